@@ -1,0 +1,1 @@
+"""One replica: the engine (no ray) and the Ray shell around it."""

@@ -1,0 +1,1 @@
+"""Decoding algorithms as pure tensor code over groups of sequences: no model, no cache, no ray."""

@@ -1,0 +1,1 @@
+"""What a person types: generate, status, verify, recipes, bench."""

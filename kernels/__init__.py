@@ -1,0 +1,1 @@
+"""Tensors in, tensors out: each file holds a torch reference (the documentation) and later its Triton kernel behind one chooser."""

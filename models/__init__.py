@@ -1,0 +1,1 @@
+"""Networks, weights, K/V pages and text: everything that changes when a checkpoint changes."""

@@ -1,0 +1,1 @@
+"""How rows reach replicas: sources, work units, the commit log and the Ray Data stream."""
