@@ -18,20 +18,22 @@ class Sampling(Settings):
     repetition_penalty counts prompt and output, frequency and presence penalties count the output alone.
     """
 
-    max_tokens: int = Field(256, ge=1)
-    temperature: float = Field(1.0, ge=0.0, le=100.0)
-    top_k: int = Field(0, ge=0, description="0 keeps all")
-    top_p: float = Field(1.0, gt=0.0, le=1.0)
-    min_p: float = Field(0.0, ge=0.0, le=1.0)
-    repetition_penalty: float = Field(1.0, gt=0.0, le=10.0)
-    frequency_penalty: float = Field(0.0, ge=-2.0, le=2.0)
-    presence_penalty: float = Field(0.0, ge=-2.0, le=2.0)
+    max_tokens: int = Field(default=256, ge=1)
+    temperature: float = Field(default=1.0, ge=0.0, le=100.0)
+    top_k: int = Field(default=0, ge=0, description="0 keeps all")
+    top_p: float = Field(default=1.0, gt=0.0, le=1.0)
+    min_p: float = Field(default=0.0, ge=0.0, le=1.0)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, le=10.0)
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
     logit_bias: Mapping[int, float] = Field(default_factory=dict)
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS, description="alternatives a token; 0 gives the token's own; null gives none")
-    n: int = Field(1, ge=1, le=128)
+    logprobs: int | None = Field(
+        default=None, ge=0, le=MAX_TOP_LOGPROBS, description="alternatives a token; 0 gives the token's own; null gives none"
+    )
+    n: int = Field(default=1, ge=1, le=128)
 
     @field_validator("stop", mode="before")
     @classmethod
