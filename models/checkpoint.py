@@ -1,0 +1,94 @@
+"""Where a checkpoint lies on this machine, and what its files say without loading weights."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from drawloom.errors import SettingError
+from drawloom.models.embedded import embedded_folder
+from drawloom.models.settings import ModelSettings
+
+FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
+CODE_FREE = (".json", ".safetensors", ".model", ".txt", ".jinja", ".gguf")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder of files, or one .gguf file in a folder."""
+
+    name: str
+    folder: Path
+    gguf: str | None = None
+
+    def files(self) -> list[Path]:
+        """Every file that decides what the model says, sorted by name."""
+        if self.gguf is not None:
+            return [self.folder / self.gguf]
+        return sorted(path for path in self.folder.iterdir() if path.suffix in CODE_FREE and path.is_file())
+
+    def fingerprint(self) -> str:
+        """16 hex digits over names and contents of weights, config and tokenizer."""
+        total = hashlib.sha256()
+        for path in self.files():
+            total.update(f"{path.name} {_content_hash(path)}\n".encode())
+        return total.hexdigest()[:16]
+
+    def eos_token_ids(self, of_tokenizer: int | None) -> tuple[int, ...]:
+        """Ids that end a text: those of the generation config and config, else the tokenizer's."""
+        for name in ("generation_config.json", "config.json"):
+            found = _read_json(self.folder / name).get("eos_token_id") if self.gguf is None else None
+            if found is not None:
+                return tuple(found) if isinstance(found, list) else (int(found),)
+        return () if of_tokenizer is None else (int(of_tokenizer),)
+
+
+def locate(settings: ModelSettings) -> Checkpoint:
+    """Find the files that `settings.name` means. Raises SettingError saying what is missing and how to get it."""
+    name = settings.name
+    if name == "embedded":
+        return Checkpoint(name, embedded_folder())
+    path = Path(name).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise SettingError(f"model {name!r}: there is no such .gguf file")
+        return Checkpoint(path.name, path.parent, path.name)
+    folder = path if path.is_dir() else _from_hub(settings)
+    if not (folder / "config.json").is_file():
+        raise SettingError(f"model {name!r}: {folder} has no config.json; point at a folder that save_pretrained wrote, or at a .gguf file")
+    return Checkpoint(path.name if path.is_dir() else name, folder)
+
+
+def _from_hub(settings: ModelSettings) -> Path:
+    try:
+        return Path(
+            snapshot_download(
+                settings.name, revision=settings.revision, local_files_only=settings.local_files_only, allow_patterns=list(FILES)
+            )
+        )
+    except HFValidationError:
+        raise SettingError(f"model {settings.name!r} is neither a folder, nor a .gguf file, nor the form of a hub id (owner/name)") from None
+    except LocalEntryNotFoundError:
+        raise SettingError(
+            f"model {settings.name!r} is neither a folder nor in the local hub cache; "
+            "give a folder, download it first, or set local_files_only=false"
+        ) from None
+    except HfHubHTTPError as error:
+        raise SettingError(f"model {settings.name!r} cannot be downloaded: {error}") from None
+
+
+def _content_hash(path: Path) -> str:
+    """sha256 of a file; a link into a hub cache already carries it as the name of its target."""
+    target = path.resolve()
+    if target.parent.name == "blobs" and len(target.name) == 64:
+        return target.name
+    with target.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}

@@ -1,0 +1,77 @@
+"""From settings to a network that runs: files, dtype, device, and a proof for families that no test covers."""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from drawloom.errors import SettingError
+from drawloom.models.checkpoint import Checkpoint, locate
+from drawloom.models.families import TESTED, check_family
+from drawloom.models.ragged import ModelInfo
+from drawloom.models.settings import ModelSettings
+from drawloom.models.transformer import TransformersModel
+
+
+def load_model(settings: ModelSettings) -> TransformersModel:
+    """Load the checkpoint that `settings` names. Raises SettingError when it cannot be found, read, or expressed here."""
+    checkpoint, device = locate(settings), device_of(settings)
+    network = load_network(checkpoint, dtype_of(settings, device), device)
+    return TransformersModel(network, info_of(checkpoint, network))
+
+
+def device_of(settings: ModelSettings) -> str:
+    """cpu or cuda; auto takes a GPU when there is one."""
+    has_gpu = torch.cuda.is_available()
+    if settings.device == "cuda" and not has_gpu:
+        raise SettingError("device cuda: this process sees no CUDA device; set device=cpu, or give the replica a GPU")
+    return ("cuda" if has_gpu else "cpu") if settings.device == "auto" else settings.device
+
+
+def dtype_of(settings: ModelSettings, device: str) -> torch.dtype | str:
+    """auto is float32 on CPU (exact, and as fast as bfloat16 there) and the checkpoint's own on a GPU."""
+    if settings.dtype == "auto":
+        return torch.float32 if device == "cpu" else "auto"
+    return getattr(torch, settings.dtype)
+
+
+def load_network(checkpoint: Checkpoint, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
+    """The transformers network with every weight read from the checkpoint, none invented."""
+    place: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        config = AutoConfig.from_pretrained(checkpoint.folder, **place, **_gguf(checkpoint))
+        check_family(config)
+        network, report = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **place, **_gguf(checkpoint)
+        )
+    except (OSError, ValueError) as error:
+        raise SettingError(f"model {checkpoint.name!r} cannot be loaded from {checkpoint.folder}: {error}") from None
+    for fault in ("missing_keys", "mismatched_keys"):
+        if names := sorted(map(str, report[fault])):
+            raise SettingError(f"model {checkpoint.name!r}: {fault.replace('_', ' ')} {names[:5]}, {len(names)} in all; the files are not complete")
+    return network.to(device)
+
+
+def info_of(checkpoint: Checkpoint, network: PreTrainedModel) -> ModelInfo:
+    """What an engine must know of a loaded network."""
+    config = network.config
+    eos = config.eos_token_id
+    return ModelInfo(
+        name=checkpoint.name,
+        vocab_size=config.vocab_size,
+        max_context=config.max_position_embeddings,
+        eos_token_ids=checkpoint.eos_token_ids(eos[0] if isinstance(eos, list) else eos),
+        mask_token_id=None,
+        block_tokens=1,
+        shifted=True,
+        fingerprint=checkpoint.fingerprint(),
+    )
+
+
+def is_tested(config: PretrainedConfig) -> bool:
+    """Whether a test of this project compares the family with its own attention."""
+    return config.model_type in TESTED
+
+
+def _gguf(checkpoint: Checkpoint) -> dict[str, str]:
+    return {} if checkpoint.gguf is None else {"gguf_file": checkpoint.gguf}

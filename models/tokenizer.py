@@ -1,0 +1,73 @@
+"""Text on a transformers tokenizer: plain prompts, chats, and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from drawloom.errors import RowError, SettingError
+from drawloom.models.checkpoint import Checkpoint, locate
+from drawloom.models.settings import ModelSettings
+
+
+class TokenizerText:
+    """The Text protocol over a tokenizer with its chat template. Picklable."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_token_ids: tuple[int, ...]) -> None:
+        self._tokenizer = tokenizer
+        self.vocab_size = len(tokenizer)
+        self.eos_token_ids = eos_token_ids
+
+    def encode(self, prompt: str) -> list[int]:
+        """Token ids of a plain prompt, with the special tokens that the model expects at its start."""
+        return list(self._tokenizer(prompt, verbose=False)["input_ids"])
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Token ids of a chat, ready for the answer.
+
+        Raises RowError `no_chat_template` when the model has none, `bad_messages` when a message is malformed or refused by the template.
+        """
+        if not self._tokenizer.chat_template:
+            raise RowError("no_chat_template", "this model has no chat template; give a plain prompt, or use an instruction-tuned model")
+        chat = [_checked(index, message) for index, message in enumerate(_listed(messages))]
+        try:
+            return list(self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
+        except TemplateError as error:
+            raise RowError("bad_messages", f"the model's chat template refuses these messages: {error}") from None
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def load_text(settings: ModelSettings) -> TokenizerText:
+    """The tokenizer of a checkpoint. Raises SettingError when it cannot be found or read."""
+    return text_of(locate(settings))
+
+
+def text_of(checkpoint: Checkpoint) -> TokenizerText:
+    """The tokenizer of a checkpoint that has been located."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise SettingError(f"no usable tokenizer in {checkpoint.folder}: {error}; put tokenizer.json beside the weights") from None
+    return TokenizerText(tokenizer, checkpoint.eos_token_ids(tokenizer.eos_token_id))
+
+
+def _listed(messages: object) -> Sequence[Any]:
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence) or not messages:
+        raise RowError("bad_messages", f"messages must be a list of at least one message, got {type(messages).__name__} {str(messages)[:60]!r}")
+    return messages
+
+
+def _checked(index: int, message: object) -> dict[str, Any]:
+    """One message as a plain dict without null fields (columns of structs fill absent fields with nulls)."""
+    if not isinstance(message, Mapping):
+        raise RowError("bad_messages", f"message {index} is {type(message).__name__}; each message is an object with role and content")
+    if not isinstance(message.get("role"), str):
+        raise RowError("bad_messages", f"message {index} has role {message.get('role')!r}; it must be text such as user, assistant or system")
+    present = {str(key): value for key, value in message.items() if value is not None}
+    if not isinstance(present.get("content"), str) and "tool_calls" not in present:
+        raise RowError("bad_messages", f"message {index} has content of type {type(message.get('content')).__name__}; it must be text")
+    return present
