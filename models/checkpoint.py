@@ -71,7 +71,7 @@ def _from_hub(settings: ModelSettings) -> Path:
             )
         )
     except HFValidationError:
-        raise SettingError(f"model {settings.name!r} is neither a folder, nor a .gguf file, nor the form of a hub id (owner/name)") from None
+        raise SettingError(f"model {settings.name!r} is neither a folder, nor a .gguf file, nor a hub id (owner/name)") from None
     except LocalEntryNotFoundError:
         raise SettingError(
             f"model {settings.name!r} is neither a folder nor in the local hub cache; "

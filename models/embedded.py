@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from drawloom.errors import SettingError
 
@@ -71,7 +72,7 @@ def _write(source: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    network = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True)
+    network: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True)
     # transformers refuses to save a network that still calls itself quantised; its weights are plain float32 by now.
     network.hf_quantizer = None
     network.__dict__.pop("quantization_method", None)

@@ -3,11 +3,12 @@
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from drawloom.errors import SettingError
 from drawloom.models.checkpoint import Checkpoint, locate
 from drawloom.models.families import TESTED, check_family
+from drawloom.models.prove import prove
 from drawloom.models.ragged import ModelInfo
 from drawloom.models.settings import ModelSettings
 from drawloom.models.transformer import TransformersModel
@@ -17,7 +18,10 @@ def load_model(settings: ModelSettings) -> TransformersModel:
     """Load the checkpoint that `settings` names. Raises SettingError when it cannot be found, read, or expressed here."""
     checkpoint, device = locate(settings), device_of(settings)
     network = load_network(checkpoint, dtype_of(settings, device), device)
-    return TransformersModel(network, info_of(checkpoint, network))
+    info = info_of(checkpoint, network)
+    if network.config.model_type not in TESTED:
+        prove(network, info)
+    return TransformersModel(network, info)
 
 
 def device_of(settings: ModelSettings) -> str:
@@ -37,18 +41,19 @@ def dtype_of(settings: ModelSettings, device: str) -> torch.dtype | str:
 
 def load_network(checkpoint: Checkpoint, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
     """The transformers network with every weight read from the checkpoint, none invented."""
-    place: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    place: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **_gguf(checkpoint)}
     try:
-        config = AutoConfig.from_pretrained(checkpoint.folder, **place, **_gguf(checkpoint))
-        check_family(config)
-        network, report = AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **place, **_gguf(checkpoint)
+        check_family(AutoConfig.from_pretrained(checkpoint.folder, **place))
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **place
         )
     except (OSError, ValueError) as error:
         raise SettingError(f"model {checkpoint.name!r} cannot be loaded from {checkpoint.folder}: {error}") from None
+    network, report = loaded
     for fault in ("missing_keys", "mismatched_keys"):
         if names := sorted(map(str, report[fault])):
-            raise SettingError(f"model {checkpoint.name!r}: {fault.replace('_', ' ')} {names[:5]}, {len(names)} in all; the files are not complete")
+            what = f"{len(names)} {fault.replace('_', ' ')}, such as {names[:3]}"
+            raise SettingError(f"model {checkpoint.name!r}: {what}; the weight files are not complete")
     return network.to(device)
 
 
@@ -66,11 +71,6 @@ def info_of(checkpoint: Checkpoint, network: PreTrainedModel) -> ModelInfo:
         shifted=True,
         fingerprint=checkpoint.fingerprint(),
     )
-
-
-def is_tested(config: PretrainedConfig) -> bool:
-    """Whether a test of this project compares the family with its own attention."""
-    return config.model_type in TESTED
 
 
 def _gguf(checkpoint: Checkpoint) -> dict[str, str]:

@@ -32,7 +32,8 @@ class TokenizerText:
             raise RowError("no_chat_template", "this model has no chat template; give a plain prompt, or use an instruction-tuned model")
         chat = [_checked(index, message) for index, message in enumerate(_listed(messages))]
         try:
-            return list(self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
+            token_ids: Any = self._tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+            return list(token_ids)
         except TemplateError as error:
             raise RowError("bad_messages", f"the model's chat template refuses these messages: {error}") from None
 
@@ -57,7 +58,8 @@ def text_of(checkpoint: Checkpoint) -> TokenizerText:
 
 def _listed(messages: object) -> Sequence[Any]:
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence) or not messages:
-        raise RowError("bad_messages", f"messages must be a list of at least one message, got {type(messages).__name__} {str(messages)[:60]!r}")
+        got = f"{type(messages).__name__} {str(messages)[:60]!r}"
+        raise RowError("bad_messages", f"messages must be a list of at least one message, got {got}")
     return messages
 
 
@@ -66,7 +68,7 @@ def _checked(index: int, message: object) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise RowError("bad_messages", f"message {index} is {type(message).__name__}; each message is an object with role and content")
     if not isinstance(message.get("role"), str):
-        raise RowError("bad_messages", f"message {index} has role {message.get('role')!r}; it must be text such as user, assistant or system")
+        raise RowError("bad_messages", f"message {index} has role {message.get('role')!r}; it must be text such as user or assistant")
     present = {str(key): value for key, value in message.items() if value is not None}
     if not isinstance(present.get("content"), str) and "tool_calls" not in present:
         raise RowError("bad_messages", f"message {index} has content of type {type(message.get('content')).__name__}; it must be text")

@@ -97,7 +97,8 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """transformers' attention call: query [1, H, R, D], key and value [1, G, R, D] -> ([1, R, H, D], None)."""
     pages: Pages = module.drawloom
-    assert pages.rows is not None and pages.slots is not None, "attention outside of TransformersModel.forward"
+    assert pages.rows is not None, "attention outside of TransformersModel.forward"
+    assert pages.slots is not None
     keys, values = pages.keys[module.layer_idx], pages.values[module.layer_idx]
     write_rows(key[0].transpose(0, 1), value[0].transpose(0, 1), keys, values, pages.slots)
     scoring = Scoring(scaling, kwargs.get("sliding_window"), kwargs.get("softcap"), kwargs.get("s_aux"))
