@@ -1,0 +1,119 @@
+"""One sample in the engine: its tokens, pages and counters, and when it ends. Host side only."""
+
+from collections.abc import Sequence as Listlike
+from dataclasses import dataclass, field
+from typing import Any
+
+from drawloom.actors.request import Request, Sample, TokenLogprob
+from drawloom.decoders.step import Decoder
+from drawloom.models.text import Text
+
+Alternatives = tuple[int, list[int], list[float]]  # rank of the token itself, ids and log-probabilities of the most probable
+
+
+class StopStrings:
+    """Finds stop strings in text that grows by tokens, also across token and step borders and inside multi-byte characters."""
+
+    def __init__(self, stops: Listlike[str], text: Text) -> None:
+        self.stops, self.text = tuple(stops), text
+        self._longest = max(map(len, self.stops))
+        self._tokens: list[int] = []
+        self._start = 0  # first token that is decoded again
+        self._known = 0  # characters of text[start:] in which no stop string ends
+
+    def feed(self, token: int) -> str | None:
+        """Take the next token; return the stop string that it completes."""
+        self._tokens.append(token)
+        tail = self.text.decode(self._tokens[self._start :])
+        found = [(at, stop) for stop in self.stops if (at := tail.find(stop, max(0, self._known - self._longest))) >= 0]
+        if found:
+            return min(found)[1]
+        if not tail.endswith("\ufffd"):  # an unfinished character: decode it again with the next token
+            self._known = len(tail)
+            self._trim(tail)
+        return None
+
+    def _trim(self, tail: str) -> None:
+        """Forget tokens far behind what a stop string could still reach. Text before them never changes."""
+        if len(self._tokens) - self._start < 8 * self._longest + 64:
+            return
+        start = len(self._tokens) - 4 * self._longest - 16
+        rest = self.text.decode(self._tokens[start:])
+        if len(rest) > 2 * self._longest and tail.endswith(rest):
+            self._start, self._known = start, len(rest)
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A sample of a request. `tokens` are final; the first `filled` of them have their K/V in `pages`."""
+
+    request: Request
+    index: int
+    decoder: Decoder
+    ends: tuple[int, ...]
+    serial: int  # order of arrival
+    stops: StopStrings | None
+    page_keys: list[bytes]
+    tokens: list[int]
+    arrived_s: float
+    pages: list[int] = field(default_factory=list)
+    filled: int = 0
+    target: int = 0  # K/V tokens wanted before decoding starts or goes on
+    saved: Any = None  # (lines, dice, state) of a preempted sequence
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: dict[int, Alternatives] = field(default_factory=dict)  # by absolute position
+    finish: tuple[str, str | int | None] | None = None
+    admitted_s: float = 0.0
+    first_token_s: float = 0.0
+    forwards: int = 0
+    rows: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    preemptions: int = 0
+    cached: int = 0
+
+    @property
+    def prompt_len(self) -> int:
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def limit(self) -> int:
+        return self.prompt_len + self.request.sampling.max_tokens
+
+    def extend(self, tokens: Listlike[int], logprobs: Listlike[float]) -> int:
+        """Append final tokens until one ends the sequence; returns how many were taken (the end token is taken, not kept)."""
+        for taken, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True), 1):
+            if token in self.ends:
+                stop = token if token in self.request.sampling.stop_token_ids else None
+                self.finish = ("stop", stop)
+                return taken
+            self.tokens.append(token)
+            self.logprobs.append(logprob)
+            if self.stops is not None and (stop_string := self.stops.feed(token)) is not None:
+                self.finish = ("stop", stop_string)
+                return taken
+            if len(self.tokens) >= self.limit:
+                self.finish = ("length", None)
+                return taken
+        return len(tokens)
+
+    def sample(self, text: Text) -> Sample:
+        """The finished sample."""
+        assert self.finish is not None
+        ids = tuple(self.tokens[self.prompt_len :])
+        words = text.decode(ids)
+        reason, stop = self.finish
+        if isinstance(stop, str):
+            words = words[: words.find(stop)]
+        return Sample(self.index, ids, words, reason, stop, sum(self.logprobs), self._token_logprobs(ids))
+
+    def _token_logprobs(self, ids: tuple[int, ...]) -> tuple[tuple[TokenLogprob, ...], ...] | None:
+        wanted = self.request.sampling.logprobs
+        if wanted is None:
+            return None
+        out = []
+        for offset, (token, logprob) in enumerate(zip(ids, self.logprobs, strict=True)):
+            rank, others, values = self.alternatives[self.prompt_len + offset]
+            top = [TokenLogprob(i, v, r) for r, (i, v) in enumerate(zip(others[:wanted], values, strict=False), 1)]
+            out.append((TokenLogprob(token, logprob, rank), *top))
+        return tuple(out)

@@ -1,0 +1,81 @@
+"""The first loop: draft, verify in one forward, keep what agrees. Autoregression is the empty draft."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drawloom.decoders.drafters import Drafter
+from drawloom.decoders.step import Commit, Lines, Picks, Step
+from drawloom.errors import SettingError
+from drawloom.kernels.verify import walk_chain
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """What a verifier guarantees and which draft laws keep that guarantee."""
+
+    name: str
+    lossless: bool
+    laws: frozenset[str]
+
+
+# Draft and target share counter-based noise keyed by (seed, position, token), and what is emitted is the target's own draw
+# (Daliri et al. 2025).
+coupled = Verifier("coupled", lossless=True, laws=frozenset({"one_hot", "sampled"}))
+
+
+@dataclass(frozen=True)
+class DraftState:
+    """Drafter's state, and the draft that the current step carries."""
+
+    drafter: Any
+    draft: Tensor  # [S, K-1] int64
+    num_draft: Tensor  # [S] int64
+
+
+class DraftVerify:
+    """DraftVerify(drafter x shape x verifier): chain of up to `width` drafted tokens behind the last final token.
+
+    Row 0 carries the last final token, whose K/V is not in the prefix yet; rows 1.. carry the draft.
+    """
+
+    shifted = True
+    block_tokens = 1
+    keeps_leading = True
+    drafts_trees = False
+    needs_shape = False
+
+    def __init__(self, drafter: Drafter, width: int, verifier: Verifier = coupled) -> None:
+        if drafter.law not in verifier.laws:
+            raise SettingError(
+                f"verifier {verifier.name!r} takes drafts of law {sorted(verifier.laws)}, not {drafter.law!r}; choose another pair"
+            )
+        self.drafter, self.width, self.lossless = drafter, width, verifier.lossless
+        self.max_rows = self.max_commit = width + 1
+
+    def committed(self, length: int) -> int:
+        return length - 1
+
+    def begin(self, lines: Lines) -> DraftState:
+        empty = lines.history.new_zeros(lines.history.shape[0], self.width)
+        return DraftState(self.drafter.begin(lines), empty, torch.zeros_like(lines.length))
+
+    def plan(self, lines: Lines, state: DraftState, budget: Tensor) -> tuple[DraftState, Step]:
+        draft, num = self.drafter.propose(lines, state.drafter, self.width)
+        wanted = torch.minimum(budget, lines.limit - lines.length) - 1
+        num = torch.minimum(num, wanted.clamp(min=0))
+        last = lines.history.gather(1, (lines.length - 1)[:, None])
+        row = torch.arange(self.max_rows, device=draft.device).expand(draft.shape[0], -1)
+        valid = row <= num[:, None]
+        step = Step(torch.cat([last, draft], 1), lines.length[:, None] - 1 + row, row + 1, valid, valid)
+        return DraftState(state.drafter, draft, num), step
+
+    def accept(self, lines: Lines, state: DraftState, step: Step, picks: Picks) -> tuple[DraftState, Commit]:
+        accepted = walk_chain(state.draft, state.num_draft, picks.token)
+        emitted = accepted + 1
+        row = torch.arange(self.max_rows, device=accepted.device)
+        commit = Commit(picks.token, picks.logprob, emitted, row < emitted[:, None], state.num_draft, accepted)
+        answers = torch.where(step.scored, picks.token, step.tokens)
+        return DraftState(self.drafter.learn(state.drafter, answers, emitted), state.draft, state.num_draft), commit

@@ -1,0 +1,105 @@
+"""Who proposes the next tokens. A drafter proposes up to `width` tokens for each line and may learn from the target's answers.
+
+`law` says what the proposals are: "one_hot" means that they are a deterministic function of final tokens and past answers.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from drawloom.decoders.step import Lines
+from drawloom.errors import SettingError
+
+
+class Drafter(Protocol):
+    law: str
+
+    def begin(self, lines: Lines) -> Any: ...
+
+    def propose(self, lines: Lines, state: Any, width: int) -> tuple[Tensor, Tensor]:
+        """Draft tokens [S, width] and how many of them count [S]."""
+        ...
+
+    def learn(self, state: Any, picked: Tensor, emitted: Tensor) -> Any:
+        """New state from the target's picks [S, K] and how many of them became final [S]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """State of a drafter that remembers nothing; `lines` [S, 0] only carries the number of lines."""
+
+    lines: Tensor
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Last answers of the target beyond what became final: tokens [S, W], num [S]."""
+
+    tokens: Tensor
+    num: Tensor
+
+
+class none:
+    """No draft: plain autoregression."""
+
+    law = "one_hot"
+
+    def begin(self, lines: Lines) -> Nothing:
+        return Nothing(lines.history[:, :0])
+
+    def propose(self, lines: Lines, state: Nothing, width: int) -> tuple[Tensor, Tensor]:
+        return lines.history[:, :width] * 0, torch.zeros_like(lines.length)
+
+    def learn(self, state: Nothing, picked: Tensor, emitted: Tensor) -> Nothing:
+        return state
+
+
+class lookup(none):
+    """Prompt lookup (Saxena 2023; LLMA, Yang et al. 2023): find the latest earlier place where the last n tokens stand, for the
+    largest n in least..ngram that has one, and propose what followed there."""
+
+    def __init__(self, ngram: int, least: int) -> None:
+        if not 1 <= least <= ngram:
+            raise SettingError(f"lookup needs 1 <= least <= ngram, got least={least}, ngram={ngram}")
+        self.ngram, self.least = ngram, least
+
+    def propose(self, lines: Lines, state: Nothing, width: int) -> tuple[Tensor, Tensor]:
+        history, length = lines.history, lines.length
+        place = torch.arange(history.shape[1], device=history.device)  # candidate for the matched n-gram's last token
+        run = torch.ones_like(history, dtype=torch.bool)
+        matched = torch.zeros_like(history)
+        for back in range(self.ngram):
+            own = history.gather(1, (length - 1 - back).clamp(min=0)[:, None])
+            shifted = torch.nn.functional.pad(history, (back, 0), value=-1)[:, : history.shape[1]]
+            run = run & (shifted == own) & (place >= back)
+            matched = matched + run
+        matched = torch.where(place < (length - 1)[:, None], matched, 0)
+        best, where = (matched * history.shape[1] + place).max(1)
+        found = best >= self.least * history.shape[1]
+        index = where[:, None] + 1 + torch.arange(width, device=history.device)
+        tokens = history.gather(1, index.clamp(max=history.shape[1] - 1))
+        return tokens, torch.where(found, (length - 1 - where).clamp(max=width), 0)
+
+
+class jacobi:
+    """Jacobi decoding (Santilli et al. 2023; Song et al. 2021): the target's answers to the last draft, from the first wrong one on, are
+    the next draft. The tail is filled by repeating its last token."""
+
+    law = "one_hot"
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def begin(self, lines: Lines) -> Guesses:
+        last = lines.history.gather(1, (lines.length - 1).clamp(min=0)[:, None])
+        return Guesses(last.expand(-1, self.width).contiguous(), torch.full_like(lines.length, self.width))
+
+    def propose(self, lines: Lines, state: Guesses, width: int) -> tuple[Tensor, Tensor]:
+        return state.tokens[:, :width], state.num.clamp(max=width)
+
+    def learn(self, state: Guesses, picked: Tensor, emitted: Tensor) -> Guesses:
+        index = emitted[:, None] + torch.arange(self.width, device=picked.device)
+        return Guesses(picked.gather(1, index.clamp(max=picked.shape[1] - 1)), state.num)

@@ -1,0 +1,140 @@
+"""The zoo: a published method is a row here, an expression over pieces. docs/recipes.md is generated from this table.
+
+A recipe's parameters are the keyword arguments of its expression; a job or a row may override them (`decoder_params`).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from drawloom.decoders import scores
+from drawloom.decoders.denoise import Denoise, Window
+from drawloom.decoders.draft_verify import DraftVerify, coupled
+from drawloom.decoders.drafters import jacobi, lookup, none
+from drawloom.decoders.scores import SCORES
+from drawloom.decoders.step import Decoder
+from drawloom.errors import SettingError
+from drawloom.settings import nearest
+
+Value = float | int | str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named expression. `make` takes the parameters (and, for diffusion, the model's mask token) and gives a decoder."""
+
+    make: Callable[..., Decoder]
+    about: str
+    paper: str
+    diffusion: bool = False  # needs a masked diffusion model
+    lossless: bool = True  # the text equals plain autoregression with the same seed
+
+    @property
+    def params(self) -> dict[str, Value]:
+        """Parameters and their defaults."""
+        signature = inspect.signature(self.make).parameters.values()
+        return {p.name: p.default for p in signature if p.default is not inspect.Parameter.empty}
+
+
+def _blocks(mask: int, block: int, buffer: int, open_at: float, semi_at: float) -> dict[str, Any]:
+    for name, value, least in (("block", block, 1), ("buffer", buffer, 1)):
+        if value < least:
+            raise SettingError(f"{name} is {value}, at least {least} is needed")
+    return {"window": Window(block, buffer, open_at, semi_at), "mask_token": mask}
+
+
+def _score(name: str) -> Any:
+    if name not in SCORES:
+        raise SettingError(f"score {name!r} is unknown; {nearest(name, list(SCORES))}")
+    return SCORES[name]
+
+
+RECIPES: dict[str, Recipe] = {
+    "ar": Recipe(
+        lambda: DraftVerify(none(), 0, coupled),
+        "plain autoregression, one token a forward",
+        "",
+    ),
+    "lookup": Recipe(
+        lambda width=10, ngram=3, least=2: DraftVerify(lookup(ngram, least), width, coupled),
+        "drafts what followed the last n tokens earlier in the text",
+        "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487",
+    ),
+    "jacobi": Recipe(
+        lambda width=8: DraftVerify(jacobi(width), width, coupled),
+        "drafts the target's own answers to the last draft",
+        "Parallel (Jacobi) decoding, arXiv 2305.10427",
+    ),
+    "block": Recipe(
+        lambda mask, block=32, threshold=0.9, score="max_probability": Denoise(
+            **_blocks(mask, block, 2, 1.0, 1.0), score=_score(score), select=scores.threshold(threshold)
+        ),
+        "one block at a time; reveals what is above the threshold, else the surest position",
+        "SDAR low_confidence_dynamic; LLaDA2.0, arXiv 2512.15745",
+        diffusion=True,
+        lossless=False,
+    ),
+    "block-static": Recipe(
+        lambda mask, block=32, per_step=1, score="max_probability": Denoise(
+            **_blocks(mask, block, 2, 1.0, 1.0), score=_score(score), select=scores.top_n(per_step)
+        ),
+        "one block at a time; reveals the surest `per_step` positions in each step",
+        "SDAR low_confidence_static",
+        diffusion=True,
+        lossless=False,
+    ),
+    "multi-block": Recipe(
+        lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, threshold=0.9, score="max_probability": Denoise(
+            **_blocks(mask, block, buffer, open_at, semi_at), score=_score(score), select=scores.threshold(threshold)
+        ),
+        "a running set of blocks in one forward; a block with nothing sure falls back to its surest position only "
+        "when the block before it is semi-complete",
+        "Multi-Block Diffusion LMs (MBD-LM, Diffulex)",
+        diffusion=True,
+        lossless=False,
+    ),
+}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name; SettingError names the nearest."""
+    if name not in RECIPES:
+        raise SettingError(f"decoder {name!r} is unknown; {nearest(name, list(RECIPES))}")
+    return RECIPES[name]
+
+
+def build(name: str, overrides: Mapping[str, Value], mask_token: int | None) -> Decoder:
+    """The decoder of recipe `name` with its parameters overridden; SettingError for an unknown name, parameter or type.
+
+    Equal settings give the same object.
+    """
+    found = recipe(name)
+    params = found.params
+    for key, value in overrides.items():
+        if key not in params:
+            raise SettingError(f"{key!r} is not a parameter of decoder {name!r}; {nearest(key, list(params)) if params else 'it has none'}")
+        params[key] = _typed(name, key, value, params[key])
+    if found.diffusion and mask_token is None:
+        raise SettingError(f"decoder {name!r} needs a masked diffusion model; this one has no mask token: choose one of {_for_any_model()}")
+    return _made(name, tuple(params.items()), mask_token)
+
+
+@lru_cache(maxsize=4096)
+def _made(name: str, params: tuple[tuple[str, Value], ...], mask_token: int | None) -> Decoder:
+    found = RECIPES[name]
+    return found.make(mask_token, **dict(params)) if found.diffusion else found.make(**dict(params))
+
+
+def _typed(name: str, key: str, value: Value, default: Value) -> Value:
+    wanted = type(default)
+    if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
+        if wanted is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+        raise SettingError(f"{key} of decoder {name!r} takes a {wanted.__name__}, got {value!r}; its default is {default!r}")
+    return wanted(value)
+
+
+def _for_any_model() -> str:
+    return ", ".join(name for name, row in RECIPES.items() if not row.diffusion)

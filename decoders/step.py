@@ -1,0 +1,142 @@
+"""The contract between algorithms and the engine: Lines, Step, Picks, Commit, Decoder.
+
+One group holds the S sequences that share a recipe; its state is a struct of tensors with one line per sequence. `plan` says which
+rows each sequence wants in the next forward, `accept` says which tokens became final and which rows' K/V join the prefix. Both are
+tensor code over all S lines. K is the number of rows a line may have in a step, M the number of tokens that may become final in one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What every decoder may read of its sequences. history[s, :length[s]] is final; the rest is padding."""
+
+    history: Tensor  # [S, C] int64, prompt then final tokens
+    length: Tensor  # [S] int64, final tokens, prompt included
+    prompt_len: Tensor  # [S] int64
+    limit: Tensor  # [S] int64, prompt_len + max_tokens: positions at or beyond it are never wanted
+    ends: Tensor = field(metadata={"fill": -1})  # [S, E] int64, tokens that end the sequence, padded with -1
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows that each line asks of the next forward. Valid rows of a line come first.
+
+    Row k sees the line's whole committed prefix and the rows j < see[k] of its own line, of those only the ones whose bit j is set in
+    ancestors[k] when that is given. `scored` marks the rows whose logits are wanted.
+    """
+
+    tokens: Tensor  # [S, K] int64
+    positions: Tensor  # [S, K] int64, absolute
+    see: Tensor  # [S, K] int64
+    valid: Tensor  # [S, K] bool
+    scored: Tensor  # [S, K] bool, within valid
+    ancestors: Tensor | None = None  # [S, K, W] int64 bits
+
+
+@dataclass(frozen=True)
+class Picks:
+    """What came back for each row; rows that were not scored hold token -1 and the worst score."""
+
+    token: Tensor  # [S, K] int64
+    logprob: Tensor  # [S, K] float32
+    margin: Tensor | None = None  # [S, K], for decoders with needs_shape
+    entropy: Tensor | None = None  # [S, K]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """tokens[s, :count[s]] are now final, in order; rows with keep set join the prefix, in order."""
+
+    tokens: Tensor  # [S, M] int64
+    logprob: Tensor  # [S, M] float32
+    count: Tensor  # [S] int64
+    keep: Tensor  # [S, K] bool
+    drafted: Tensor  # [S] int64, proposals that this forward checked
+    accepted: Tensor  # [S] int64, those of them that became final
+
+
+class Decoder(Protocol):
+    """An algorithm with its parameters. Pure: everything that changes is in the lines and the state."""
+
+    lossless: bool
+    shifted: bool  # row i predicts position i + 1 (True) or i (False)
+    block_tokens: int  # visibility of committed text: 1 causal, n block-causal
+    max_rows: int  # K
+    max_commit: int  # M
+    keeps_leading: bool  # kept rows are always the first ones: no compaction
+    drafts_trees: bool  # steps carry ancestor bits
+    needs_shape: bool  # wants margin and entropy
+
+    def committed(self, length: int) -> int:
+        """How many of `length` final tokens have their K/V in the prefix when a sequence begins."""
+        ...
+
+    def begin(self, lines: Lines) -> Any:
+        """State of new lines: a dataclass of tensors with leading dimension S."""
+        ...
+
+    def plan(self, lines: Lines, state: Any, budget: Tensor) -> tuple[Any, Step]:
+        """The next step; budget [S] int64 is the number of rows that each line may use."""
+        ...
+
+    def accept(self, lines: Lines, state: Any, step: Step, picks: Picks) -> tuple[Any, Commit]: ...
+
+
+def take(struct: T, index: Tensor) -> T:
+    """The struct's lines at index [M] (a dataclass of tensors, or of such dataclasses)."""
+    return _map(struct, lambda tensor: tensor[index])
+
+
+def join(first: T, second: T) -> T:
+    """Lines of both structs; where a tensor's second dimension differs the narrower one is padded (with the field's `fill`, else 0)."""
+    values: dict[str, Any] = {}
+    for one in fields(first):  # type: ignore[arg-type]
+        a, b = getattr(first, one.name), getattr(second, one.name)
+        values[one.name] = _cat(a, b, one.metadata.get("fill", 0)) if isinstance(a, Tensor) else join(a, b)
+    return type(first)(**values)
+
+
+def extend(lines: Lines, commit: Commit) -> Lines:
+    """Lines with the commit's tokens appended to their history."""
+    width = commit.tokens.shape[1]
+    index = lines.length[:, None] + torch.arange(width, device=lines.length.device)
+    fresh = index < (lines.length + commit.count)[:, None]
+    index = index.clamp(max=lines.history.shape[1] - 1)
+    history = lines.history.scatter(1, index, torch.where(fresh, commit.tokens, lines.history.gather(1, index)))
+    return Lines(history, lines.length + commit.count, lines.prompt_len, lines.limit, lines.ends)
+
+
+def lines_of(prompts: Sequence[Sequence[int]], limits: Sequence[int], ends: Sequence[Sequence[int]], room: int) -> Lines:
+    """Lines for new sequences: prompts (any final tokens), absolute limits, end tokens; `room` spare positions behind each limit."""
+    width = max(limits) + room
+    history = torch.zeros(len(prompts), width, dtype=torch.int64)
+    for line, prompt in zip(history, prompts, strict=True):
+        line[: len(prompt)] = torch.tensor(prompt, dtype=torch.int64)
+    length = torch.tensor([len(prompt) for prompt in prompts])
+    most = max(1, *map(len, ends))
+    padded = torch.tensor([[*end, *[-1] * (most - len(end))] for end in ends], dtype=torch.int64)
+    return Lines(history, length, length.clone(), torch.tensor(limits), padded)
+
+
+def _map(struct: Any, function: Any) -> Any:
+    values = {}
+    for one in fields(struct):
+        value = getattr(struct, one.name)
+        values[one.name] = value if value is None else function(value) if isinstance(value, Tensor) else _map(value, function)
+    return type(struct)(**values)
+
+
+def _cat(a: Tensor, b: Tensor, fill: int) -> Tensor:
+    if a.dim() > 1 and a.shape[1] != b.shape[1]:
+        wide = max(a.shape[1], b.shape[1])
+        a, b = (torch.nn.functional.pad(x, (0, wide - x.shape[1]), value=fill) if x.dim() == 2 else x for x in (a, b))
+    return torch.cat([a, b])
