@@ -33,6 +33,7 @@ class Packed:
 
     ragged: Ragged
     scored: list[Tensor]
+    exact: bool  # invalid rows were dropped
 
 
 @dataclass
@@ -68,7 +69,7 @@ def pack(parts: Listlike[Part], page_tokens: int, *, exact: bool, device: torch.
         logit_rows=torch.cat(logit_rows) if logit_rows else torch.empty(0, dtype=torch.int64, device=device),
         ancestors=_ancestors(bits, starts, device) if bits else None,
     )
-    return Packed(ragged, scored)
+    return Packed(ragged, scored, exact)
 
 
 def unpack(picked: Picked, span: slice, flat: Tensor, step: Step) -> Picks:

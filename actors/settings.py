@@ -10,13 +10,14 @@ from drawloom.settings import Settings
 class EngineSettings(Settings):
     """None of these changes the text of a reproducible job."""
 
-    max_sequences: int = Field(32, ge=1, description="sequences that decode together")
-    prefill_rows: int = Field(512, ge=1, description="prompt tokens that one step may process")
-    page_tokens: int = Field(16, ge=1, description="tokens of one K/V page")
-    num_pages: int | None = Field(None, ge=1, description="K/V pages; null: as many as kv_gib holds")
-    kv_gib: float = Field(2.0, gt=0, description="memory for K/V pages in GiB")
+    max_sequences: int = Field(default=32, ge=1, description="sequences that decode together")
+    prefill_rows: int = Field(default=512, ge=1, description="prompt tokens that one step may process")
+    page_tokens: int = Field(default=16, ge=1, description="tokens of one K/V page")
+    num_pages: int | None = Field(default=None, ge=1, description="K/V pages; null: as many as kv_gib holds")
+    kv_gib: float = Field(default=2.0, gt=0, description="memory for K/V pages in GiB")
     share_prefix: bool = True
-    window: int = Field(256, ge=1, description="waiting requests that may be reordered by prefix and length")
+    window: int = Field(default=256, ge=1, description="waiting requests that may be reordered by prefix and length")
     pack: Literal["auto", "exact", "padded"] = Field(
-        "auto", description="padded: every sequence takes its recipe's full row count (fixed shapes for CUDA graphs); auto: exact on CPU"
+        default="auto",
+        description="padded: every sequence takes its recipe's full row count (fixed shapes for CUDA graphs); auto: exact on CPU",
     )

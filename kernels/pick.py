@@ -59,7 +59,7 @@ def penalise(logits: Tensor, penalty: Penalty) -> Tensor:
 
 def narrow(logits: Tensor, draw: Draw) -> Tensor:
     """Set to -inf what top-k, then top-p, then min-p remove. `logits` [L, V] are already divided by temperature."""
-    order = logits.argsort(-1, descending=True, stable=True)
+    order = logits.sort(dim=-1, descending=True, stable=True).indices
     ranked = logits.gather(-1, order)
     rank = torch.arange(logits.shape[-1], device=logits.device)[None]
     ranked = ranked.masked_fill((draw.top_k[:, None] > 0) & (rank >= draw.top_k[:, None]), -torch.inf)

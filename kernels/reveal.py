@@ -21,7 +21,7 @@ def above(score: Tensor, masked: Tensor, tau: float, may_fall_back: Tensor) -> T
 def surest(score: Tensor, masked: Tensor, count: Tensor | int) -> Tensor:
     """The `count` surest masked positions of every block (all of them when fewer are masked)."""
     shown = score.masked_fill(~masked, -torch.inf)
-    rank = shown.argsort(-1, descending=True, stable=True).argsort(-1)
+    rank = shown.sort(dim=-1, descending=True, stable=True).indices.argsort(-1)
     return masked & (rank < count)
 
 

@@ -81,9 +81,9 @@ class MultiBlock:
 
     def run(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> tuple[list[int], list[dict[int, list[int]]]]:
         """Generated tokens (cut at end and max_tokens) and, per step, the offsets revealed in each block."""
-        mask, size = self.model.info.mask_token_id, self.block
+        mask, size = self.model.info.vocab_size - 1, self.block
         limit = len(prompt) + sampling.max_tokens
-        canvas = {position: token for position, token in enumerate(prompt)}
+        canvas = dict(enumerate(prompt))
         low = len(prompt) // size  # first block that is not cached
         status = {low: "active"} if len(prompt) % size else {}
         trace: list[dict[int, list[int]]] = []

@@ -1,0 +1,50 @@
+"""What is refused before it runs: every reason why a request could fail later is found here and told as a RowError."""
+
+from drawloom.actors.request import Request
+from drawloom.decoders.recipes import build
+from drawloom.decoders.step import Decoder
+from drawloom.errors import RowError, SettingError
+from drawloom.models.pages import PagePool
+from drawloom.models.ragged import ModelInfo
+
+
+def decoder_of(request: Request, info: ModelInfo, pool: PagePool) -> Decoder:
+    """The request's decoder, after checking recipe, attention kind, token ids, context and pages."""
+    try:
+        decoder = build(request.decoder, request.decoder_params, info.mask_token_id)
+    except SettingError as error:
+        raise RowError("invalid_decoder", str(error)) from None
+    if info.block_tokens not in (0, decoder.block_tokens):
+        kind = "causal" if info.block_tokens == 1 else f"block-causal with blocks of {info.block_tokens}"
+        raise RowError("invalid_decoder", f"decoder {request.decoder!r} does not fit {info.name}, whose attention is {kind}")
+    check_tokens(request, info)
+    check_room(request, decoder, info, pool)
+    return decoder
+
+
+def check_tokens(request: Request, info: ModelInfo) -> None:
+    """A prompt, and every token id inside the vocabulary."""
+    if not request.prompt_token_ids:
+        raise RowError("empty_prompt", "the prompt has no tokens; give it at least one")
+    ids = (*request.prompt_token_ids, *request.sampling.stop_token_ids, *request.sampling.logit_bias)
+    if wrong := [token for token in ids if not 0 <= token < info.vocab_size]:
+        raise RowError("invalid_token_id", f"token id {wrong[0]} is outside the vocabulary of {info.vocab_size}")
+
+
+def check_room(request: Request, decoder: Decoder, info: ModelInfo, pool: PagePool) -> None:
+    """Prompt and answer fit the context, in whole blocks, and the page pool."""
+    num_prompt, new, block = len(request.prompt_token_ids), request.sampling.max_tokens, decoder.block_tokens
+    room = info.max_context // block * block
+    if num_prompt + new > room:
+        raise RowError(
+            "prompt_too_long",
+            f"prompt has {num_prompt} tokens, at most {max(0, room - new)} fit beside max_tokens={new} in a context of {room}; "
+            "shorten it or lower max_tokens",
+        )
+    pages = -(-(num_prompt + new + decoder.max_rows) // pool.page_tokens)
+    if pages > pool.num_pages:
+        raise RowError(
+            "prompt_too_long",
+            f"prompt of {num_prompt} tokens with max_tokens={new} needs {pages} K/V pages, the pool has {pool.num_pages}; "
+            "shorten it, lower max_tokens or raise kv_gib",
+        )
