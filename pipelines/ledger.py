@@ -1,0 +1,84 @@
+"""Reading the log: which units are committed. The part that is there decides; entries only describe it."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from drawloom.pipelines.manifests import Entry, dump_entries, load_entries, load_entry, part_path
+from drawloom.pipelines.store import Listed, Store
+from drawloom.pipelines.units import Plan, Unit
+
+MANIFESTS, LOG, SUCCESS = "_drawloom/manifests/", "_drawloom/log/", "_SUCCESS"
+THREADS = 32  # for small objects
+SUMMED = ("rows", "completed", "errors", "prompt_tokens", "completion_tokens", "forwards", "drafted", "accepted", "data_bytes")
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a folder holds, read in an order that never misses a unit while a job is running."""
+
+    entries: Mapping[str, tuple[Entry, ...]]  # unit id -> its distinct entries; more than one only after a part was replaced
+    loose: frozenset[str]  # unit ids that have a manifest of their own
+    parts: Mapping[str, Listed]  # path -> part
+    exclusive: bool
+
+    def settled(self, unit_id: str) -> Entry | None:
+        """The one entry that matches the unit's part; None when there is no part, no entry for it, or doubt."""
+        part = self.parts.get(part_path(unit_id))
+        if part is None:
+            return None
+        fitting = [one for one in self.entries.get(unit_id, ()) if one.data_bytes == part.size and (self.exclusive or one.tag == part.tag)]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def read_ledger(store: Store) -> Ledger:
+    """List and read all manifests, then the folded logs, then the parts: what moves between them meanwhile is seen at least once."""
+    entries: dict[str, list[Entry]] = {}
+    names = [listed.path for listed in store.list(MANIFESTS)]
+    with ThreadPoolExecutor(THREADS) as threads:
+        loose = [entry for entry in threads.map(lambda path: _read_entry(store, path), names) if entry is not None]
+        logs = threads.map(lambda listed: load_entries(store.read(listed.path), listed.path), list(store.list(LOG)))
+        for entry in (*loose, *(one for log in logs for one in log)):
+            known = entries.setdefault(entry.unit, [])
+            if entry not in known:
+                known.append(entry)
+    parts = {listed.path: listed for listed in store.list("part-")}
+    return Ledger({unit: tuple(found) for unit, found in entries.items()}, frozenset(one.unit for one in loose), parts, store.exclusive)
+
+
+def _read_entry(store: Store, path: str) -> Entry | None:
+    """None when it was folded into a log since it was listed."""
+    try:
+        return load_entry(store.read(path), path)
+    except FileNotFoundError:
+        return None
+
+
+def unsettled(ledger: Ledger, plan: Plan) -> list[Unit]:
+    """Units whose part is there without an entry that fits it: their committer died, or another replaced the part."""
+    return [unit for unit in plan.units() if part_path(unit.id) in ledger.parts and ledger.settled(unit.id) is None]
+
+
+def fold(store: Store, entries: Iterable[Entry]) -> None:
+    """Put many entries into one object, then delete their single manifests; a crash in between leaves equal copies."""
+    kept = sorted(entries, key=lambda entry: entry.ordinal)
+    data = dump_entries(kept)
+    store.put(LOG + hashlib.blake2b(data, digest_size=16).hexdigest(), data)
+    store.delete(MANIFESTS + entry.unit for entry in kept)
+
+
+def totals(entries: Iterable[Entry]) -> dict[str, Any]:
+    """Sums over entries. `content` is the hash of the output so far: equal for equal outputs, whatever the unit size and order."""
+    sums: dict[str, Any] = dict.fromkeys(SUMMED, 0)
+    codes: dict[str, int] = {}
+    units = content = 0
+    for entry in entries:
+        units += 1
+        content = (content + int(entry.content, 16)) % (1 << 128)
+        for name in SUMMED:
+            sums[name] += getattr(entry, name)
+        for code, count in entry.error_codes.items():
+            codes[code] = codes.get(code, 0) + count
+    return sums | {"units": units, "content": f"{content:032x}", "error_codes": dict(sorted(codes.items()))}
