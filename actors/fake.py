@@ -27,7 +27,7 @@ VOCABULARY = """
 WORDS = tuple(VOCABULARY.split())
 EOS = 256 + len(WORDS)
 MAX_CONTEXT = 4096  # tokens, prompt and answer together
-MAX_RUNNING = 64
+
 TOKENS_PER_STEP = 4
 DIRECTIVE = re.compile(r"\[\[fake (\w+)\s*([^\]]*)\]\]")
 
@@ -72,9 +72,9 @@ class _Running:
 
 
 class FakeEngine:
-    """EngineLike over `fake_samples`: TOKENS_PER_STEP tokens a step for each of MAX_RUNNING rows, the rest waits."""
+    """EngineLike over `fake_samples`: TOKENS_PER_STEP tokens a step for each of max_running rows, the rest waits."""
 
-    def __init__(self, max_running: int = MAX_RUNNING) -> None:
+    def __init__(self, max_running: int = 32) -> None:
         self.max_running = max_running
         self._text = FakeText()
         self._waiting: dict[str, Request] = {}

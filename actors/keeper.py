@@ -13,7 +13,7 @@ from typing import Any
 
 from drawloom.actors.process import Death, EngineProcess
 from drawloom.actors.quarantine import DEATHS_ALONE, Suspects, blame, next_group
-from drawloom.actors.request import Completion, EngineStats, Request, Stats
+from drawloom.actors.request import Completion, EngineStats, PostMortem, Request, Stats
 from drawloom.errors import ReplicaError, SettingError
 from drawloom.settings import Settings
 
@@ -238,8 +238,9 @@ class Keeper:
     def _convict(self, key: str, death: Death) -> None:
         request = self._rows[key].request
         message = f"this row ended its engine's process {DEATHS_ALONE} times with no other row in it: {death.what}"
-        message += f"; its last output: {death.tail}" if death.tail else ""
-        self._end(key, Completion(key, (), len(request.prompt_token_ids), Stats(), request.decoder, error=(CODES[death.code], message)))
+        found = PostMortem(DEATHS_ALONE, death.signal, death.tail)
+        error = (CODES[death.code], message)
+        self._end(key, Completion(key, (), len(request.prompt_token_ids), Stats(), request.decoder, error=error, post_mortem=found))
         self.stats = replace(self.stats, convicted=self.stats.convicted + 1)
 
     def _epitaph(self, death: Death) -> str:

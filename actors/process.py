@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Pipe
 from typing import IO, Any
 
@@ -22,6 +22,7 @@ class Death:
 
     code: str
     what: str  # one line
+    signal: str | None = None  # that ended it
     tail: str = ""  # the last of its stderr
 
 
@@ -77,8 +78,8 @@ class EngineProcess:
         self._listener.join(timeout=2.0)  # a grandchild may still hold the other end
         self.pipe.close()
         tail = b"".join(self._said)[-TAIL_BYTES:].decode(errors="replace").strip()
-        known = self._last_words or Death("died", _status(status))
-        return Death(known.code, known.what, tail)
+        known = self._last_words or _death(status)
+        return replace(known, tail=tail)
 
     def _listen(self) -> None:
         stream: IO[bytes] | None = self._process.stdout
@@ -89,11 +90,10 @@ class EngineProcess:
         stream.close()
 
 
-def _status(status: int) -> str:
+def _death(status: int) -> Death:
     """A return code in words: `signal SIGKILL` or `exit code 3`."""
-    if status < 0:
-        try:
-            return f"signal {signal.Signals(-status).name}"
-        except ValueError:
-            return f"signal {-status}"
-    return f"exit code {status}"
+    if status >= 0:
+        return Death("died", f"exit code {status}")
+    known = {number.value: number.name for number in signal.Signals}
+    name = known.get(-status, str(-status))
+    return Death("died", f"signal {name}", name)

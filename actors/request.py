@@ -112,6 +112,15 @@ class Stats:
 
 
 @dataclass(frozen=True)
+class PostMortem:
+    """How a row ended the process of its engine: what a replica learned by running it alone."""
+
+    attempts: int  # processes that it ended
+    signal: str | None  # such as "SIGSEGV"; None when the process left by itself or had to be killed
+    stderr_tail: str
+
+
+@dataclass(frozen=True)
 class Completion:
     """The end of a request: samples, or an error (`code`, message) when this row alone failed."""
 
@@ -122,6 +131,7 @@ class Completion:
     decoder: str = "ar"
     lossless: bool = True
     error: tuple[str, str] | None = None  # (code, message)
+    post_mortem: PostMortem | None = None  # when the error was the death of the engine's process
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from drawloom.actors.fake import FakeText
 from drawloom.actors.keeper import ReplicaSettings
 from drawloom.actors.replica import Replica
 from drawloom.actors.request import Completion, Request, Sampling
+from drawloom.actors.settings import EngineSettings
 from drawloom.errors import ReplicaError, SettingError
 from drawloom.models.settings import ModelSettings
 
 TEXT = FakeText()
-FAKE = functools.partial(build_engine, ModelSettings(name="fake"))
+FAKE = functools.partial(build_engine, ModelSettings(name="fake"), EngineSettings(max_sequences=64))
 
 
 def rows(num_rows: int, directives: dict[int, str] | None = None) -> list[Request]:
@@ -98,7 +99,10 @@ def test_a_row_that_hangs_is_found() -> None:
 def test_the_traceback_of_a_row_is_kept(replica: Replica) -> None:
     (done,) = replica.submit_soon(rows(1, {0: "[[fake raise]]"})).result(timeout=30)
     assert done.error is not None
-    assert "Traceback" in done.error[1]
+    assert "told to fail" in done.error[1]
+    assert done.post_mortem is not None
+    assert "Traceback" in done.post_mortem.stderr_tail
+    assert done.post_mortem.signal is None
 
 
 def test_accidents_from_outside_convict_nobody(replica: Replica) -> None:
