@@ -156,15 +156,16 @@ def open_job(
     with before_start():
         stored = load_job(store)
         if stored is None:
-            stored = _create(store, identity, make_plan())
-        refuse_other(stored, identity, store.uri)
+            stored = _create(store, identity, columns, make_plan())
+        refuse_other(stored, identity, columns, store.uri)
         plan = read_plan(store, stored)
         check_inputs(plan, files, store.uri)
-        return Job(log_of(store, stored, plan, columns, hook), moved(plan, files), read_ledger(store))
+        return Job(log_of(store, stored, plan, hook), moved(plan, files), read_ledger(store))
 
 
-def log_of(store: Store, stored: StoredJob, plan: Plan, columns: Columns, hook: Hook = no_hook) -> CommitLog:
-    roles = resolve(columns, plan.schema)
+def log_of(store: Store, stored: StoredJob, plan: Plan, hook: Hook = no_hook) -> CommitLog:
+    """The commit log of a stored job."""
+    roles = resolve(stored.columns, plan.schema)
     return CommitLog(store, stored.id, outcome_schema(plan.schema, roles), roles, hook)
 
 
@@ -179,7 +180,7 @@ def read_plan(store: Store, stored: StoredJob) -> Plan:
     return load_plan(data)
 
 
-def _create(store: Store, identity: JobIdentity, plan: Plan) -> StoredJob:
+def _create(store: Store, identity: JobIdentity, columns: Columns, plan: Plan) -> StoredJob:
     """Bind the folder to this job. Of two drivers that start at once, one binds it and both go on with its plan."""
     for listed in store.list():
         if not listed.path.startswith("_drawloom/"):
@@ -187,7 +188,7 @@ def _create(store: Store, identity: JobIdentity, plan: Plan) -> StoredJob:
     data = dump_plan(plan)
     plan_id = hashlib.blake2b(data, digest_size=16).hexdigest()
     store.put(PLAN + plan_id, data)
-    store.put_if_absent(JOB, dump_job(identity, plan, plan_id))
+    store.put_if_absent(JOB, dump_job(identity, columns, plan, plan_id))
     stored = load_job(store)
     if stored is None:
         raise DrawloomError(f"{store.uri}/{JOB} was written but cannot be read back")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drawloom.errors import DrawloomError, SettingError
+from drawloom.pipelines.columns import Columns
 from drawloom.pipelines.sources import InputFile
 from drawloom.pipelines.store import Store
 from drawloom.pipelines.streams import digest_of
@@ -43,13 +44,18 @@ class StoredJob:
     def plan_id(self) -> str:
         return str(self.facts["plan"])
 
+    @property
+    def columns(self) -> Columns:
+        return Columns.parse(self.facts["columns"], JOB)
 
-def dump_job(identity: JobIdentity, plan: Plan, plan_id: str) -> bytes:
+
+def dump_job(identity: JobIdentity, columns: Columns, plan: Plan, plan_id: str) -> bytes:
     """job.yaml: JSON, which is YAML too."""
     facts = {
         "format": FORMAT,
         "config": identity.config,
         "config_hash": identity.config_hash,
+        "columns": columns.model_dump(),
         "model_fingerprint": identity.model_fingerprint,
         "code_version": identity.code_version,
         "input": listing_digest(plan),
@@ -79,12 +85,14 @@ def load_job(store: Store) -> StoredJob | None:
     return StoredJob(_hash(data), facts)
 
 
-def refuse_other(stored: StoredJob, identity: JobIdentity, where: str) -> None:
+def refuse_other(stored: StoredJob, identity: JobIdentity, columns: Columns, where: str) -> None:
     """Raise SettingError that names every key in which the folder's job differs from this one."""
     mine: Mapping[str, Any] = json.loads(json.dumps(identity.config))  # as it reads back
     pairs = [("model_fingerprint", identity.model_fingerprint), ("code_version", identity.code_version)]
     different = [f"{key} is {stored.facts.get(key)!r} there, {value!r} here" for key, value in pairs if stored.facts.get(key) != value]
     different += list(_differences(stored.facts["config"], mine, ""))
+    if not different:  # the config may hold the columns as well
+        different += list(_differences(stored.facts["columns"], columns.model_dump(), "columns"))
     if different:
         more = f" and {len(different) - MAX_NAMED} more" if len(different) > MAX_NAMED else ""
         raise SettingError(

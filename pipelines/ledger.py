@@ -22,14 +22,13 @@ class Ledger:
     entries: Mapping[str, tuple[Entry, ...]]  # unit id -> its distinct entries; more than one only after a part was replaced
     loose: frozenset[str]  # unit ids that have a manifest of their own
     parts: Mapping[str, Listed]  # path -> part
-    exclusive: bool
 
     def settled(self, unit_id: str) -> Entry | None:
         """The one entry that matches the unit's part; None when there is no part, no entry for it, or doubt."""
         part = self.parts.get(part_path(unit_id))
         if part is None:
             return None
-        fitting = [one for one in self.entries.get(unit_id, ()) if one.data_bytes == part.size and (self.exclusive or one.tag == part.tag)]
+        fitting = [one for one in self.entries.get(unit_id, ()) if one.data_bytes == part.size and one.tag in ("", part.tag)]
         return fitting[0] if len(fitting) == 1 else None
 
 
@@ -45,7 +44,7 @@ def read_ledger(store: Store) -> Ledger:
             if entry not in known:
                 known.append(entry)
     parts = {listed.path: listed for listed in store.list("part-")}
-    return Ledger({unit: tuple(found) for unit, found in entries.items()}, frozenset(one.unit for one in loose), parts, store.exclusive)
+    return Ledger({unit: tuple(found) for unit, found in entries.items()}, frozenset(one.unit for one in loose), parts)
 
 
 def _read_entry(store: Store, path: str) -> Entry | None:

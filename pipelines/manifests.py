@@ -112,3 +112,11 @@ def load_entries(data: bytes, where: str) -> list[Entry]:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DrawloomError(f"the log {where} is damaged ({error})") from error
     return [load_entry(line, where) for line in lines.split(b"\n") if line]
+
+
+def load_success(data: bytes) -> dict[str, Any]:
+    """The totals that _SUCCESS holds. Raises DrawloomError when it is damaged."""
+    try:
+        return dict(json.loads(data))
+    except (ValueError, TypeError) as error:
+        raise DrawloomError(f"_SUCCESS is damaged ({error}); delete it and run the job again") from error
