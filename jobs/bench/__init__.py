@@ -1,0 +1,1 @@
+"""Measurements against others, on the same prompts, weights, dtype and threads."""

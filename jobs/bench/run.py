@@ -1,0 +1,129 @@
+"""drawloom bench peers, from settings to table."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from drawloom.actors.build import build_engine
+from drawloom.actors.settings import EngineSettings
+from drawloom.errors import SettingError
+from drawloom.jobs.bench.compare import Judge, Measurement, judge_with, measure
+from drawloom.jobs.bench.limits import Machine, Network, commit, hardware, limits, measure_machine, size_of
+from drawloom.jobs.bench.remote import PEERS, start
+from drawloom.jobs.bench.report import line_of, table_of
+from drawloom.jobs.bench.systems import Continuous, Drawloom, Generate, System
+from drawloom.jobs.bench.workload import Workload, read_sources, workloads
+from drawloom.models.checkpoint import Checkpoint, locate
+from drawloom.models.load import load_network
+from drawloom.models.settings import ModelSettings
+from drawloom.models.tokenizer import text_of
+from drawloom.settings import nearest
+
+PEER_FOLDER = Path(".cache/peers")  # below the current folder: environments of several GB that nothing else needs
+LOOKUP_TOKENS = 10  # drafted a step by transformers' prompt lookup
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for. `others` and `only` are names; empty `only` means every workload."""
+
+    prompts: Path
+    model: str
+    others: tuple[str, ...]
+    only: tuple[str, ...]
+    rounds: int
+    new_tokens: int
+    threads: int
+
+
+def run_peers(plan: Plan, console: Console) -> bool:
+    """Print a table for each workload on `console` and JSON lines on stdout; False when a system failed or answered differently.
+
+    Raises SettingError for an unknown peer or workload, or for a model or prompts that cannot be read.
+    """
+    _known(plan.others, list(PEERS), "peer")
+    settings = ModelSettings(name=plan.model, dtype="float32", device="cpu")
+    checkpoint = locate(settings)
+    todo = _chosen(workloads(read_sources(plan.prompts, text_of(checkpoint)), plan.new_tokens), plan.only)
+    load = os.getloadavg()[0]  # before any work of ours
+    with _threads(plan.threads), ExitStack() as stack:
+        network = load_network(checkpoint, torch.float32, "cpu")
+        remotes = [stack.enter_context(start(name, PEER_FOLDER, checkpoint.folder, torch.get_num_threads())) for name in plan.others]
+        bench = _Bench(checkpoint, settings, network, remotes)
+        where = {"model": checkpoint.name, "dtype": "float32", "commit": commit(), "hardware": hardware(load), **_versions(remotes)}
+        console.print(f"{where['hardware']['cpu']}, {torch.get_num_threads()} threads, {checkpoint.name} float32, commit {where['commit']}")
+        console.print(f"load before the start {load:.2f}" + (": something else is running, these numbers are worth little" if load > 0.5 else ""))
+        console.print(f"memory {bench.machine.read_bytes_s / 1e9:.1f} GB/s, arithmetic {bench.machine.flops / 1e9:.0f} GFLOP/s, measured")
+        found = [item for workload in todo for item in _print(bench, workload, plan.rounds, where, console)]
+    return not any(item.fault for item in found)
+
+
+class _Bench:
+    """The systems, built once and used for every workload, and what they run on."""
+
+    def __init__(self, checkpoint: Checkpoint, settings: ModelSettings, network: PreTrainedModel, remotes: list[Any]) -> None:
+        text = text_of(checkpoint)
+        engine = build_engine(settings, EngineSettings(share_prefix=False), "lookup")
+        eos = text.eos_token_ids
+        self.generate, self.lookup = Generate(network, eos), Generate(network, eos, lookup=LOOKUP_TOKENS)
+        self.continuous = Continuous(network, eos)
+        self.ours, self.ours_lookup = Drawloom(engine, "ar"), Drawloom(engine, "lookup")
+        self.remotes: list[System] = list(remotes)
+        self.judge: Judge = judge_with(network, eos)
+        self.machine: Machine = measure_machine()
+        self.size: Network = size_of(network)
+
+    def systems(self, workload: Workload) -> list[System]:
+        """transformers generate first: it is the reference. Prompt lookup joins where answers copy."""
+        found: list[System] = [self.generate, self.ours, self.continuous, *self.remotes]
+        if not workload.ends:
+            return found
+        return [*found, self.ours_lookup, *([self.lookup] if workload.batch == 1 else [])]
+
+
+def _print(bench: _Bench, workload: Workload, rounds: int, where: dict[str, Any], console: Console) -> Iterator[Measurement]:
+    """Measure one workload and show it at once."""
+    found = measure(workload, bench.systems(workload), bench.judge, rounds)
+    bounds = limits(bench.machine, bench.size, workload, found[0].runs[0].num_tokens)
+    console.print(table_of(found, bounds))
+    for item in found:
+        print(line_of(item, found, bounds, where), flush=True)
+    yield from found
+
+
+def _chosen(found: list[Workload], names: tuple[str, ...]) -> list[Workload]:
+    _known(names, [workload.name for workload in found], "workload")
+    return [workload for workload in found if not names or workload.name in names]
+
+
+def _known(names: tuple[str, ...], known: list[str], what: str) -> None:
+    for name in names:
+        if name not in known:
+            raise SettingError(f"{name!r} is not a {what}; {nearest(name, known)}")
+
+
+def _versions(remotes: list[Any]) -> dict[str, Any]:
+    return {"peers": {name: version for remote in remotes for name, version in remote.versions.items()}} if remotes else {}
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Run with `number` torch threads (0 leaves them) and without transformers' advice, which would interrupt the table."""
+    before, level = torch.get_num_threads(), logging.get_verbosity()
+    torch.set_num_threads(number or before)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        logging.set_verbosity(level)
+        logging.enable_progress_bar()
