@@ -1,4 +1,6 @@
-"""Attention of ragged rows over paged keys: reference, padded torch path, chooser. S sequences, R rows, H heads, G key heads, D head size.
+"""Attention of ragged rows over paged keys: reference and padded torch path; attention_native.py has the CPU kernel.
+
+S sequences, R rows, H heads, G key heads, D head size.
 
 Row r of sequence s sees the first prefix_lens[s] committed keys of s, and of the rows of its own step those with index j < see[r]
 whose bit j is set in ancestors[r] (all of them where ancestors is None). Committed key i stands at position i; a row stands at
@@ -85,3 +87,64 @@ def _weigh(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scoring
         score = torch.cat([score, sinks], 2)
     weights = torch.softmax(score, 2)[:, :, : keys.shape[0]]
     return torch.einsum("hnk,khd->nhd", weights, values).to(query.dtype)
+
+
+class Group(NamedTuple):
+    """Sequences with the same number n of rows, keys padded to the longest of them: N sequences, k keys."""
+
+    rows: Tensor  # [N * n] int64
+    slots: Tensor  # [N, k] int64; padding repeats a slot that holds finite numbers
+    visible: Tensor  # [N, 1, n, k] bool
+
+
+def attend_padded(query: Tensor, key_cache: Tensor, value_cache: Tensor, rows: Rows, scoring: Scoring) -> Tensor:
+    """As attend_reference: keys are gathered from the pages, one batched call for all sequences with the same number of rows."""
+    out = torch.empty_like(query)
+    for group in _groups(rows, scoring.window):
+        num, _one, length, width = group.visible.shape
+        keys = key_cache[group.slots.flatten()].unflatten(0, (num, width)).transpose(1, 2)
+        values = value_cache[group.slots.flatten()].unflatten(0, (num, width)).transpose(1, 2)
+        asked = query[group.rows].unflatten(0, (num, length)).transpose(1, 2)
+        out[group.rows] = _mix(asked, keys, values, group.visible, scoring).transpose(1, 2).flatten(0, 1)
+    return out
+
+
+def _groups(rows: Rows, window: int | None) -> list[Group]:
+    """Groups of a batch under a window, derived once and kept in rows.scratch."""
+    name = f"padded groups {window}"
+    if name not in rows.scratch:
+        by_length: dict[int, list[int]] = {}
+        for sequence, (first, end) in enumerate(zip(rows.row_starts_host, rows.row_starts_host[1:], strict=False)):
+            by_length.setdefault(end - first, []).append(sequence)
+        rows.scratch[name] = [_group(rows, sequences, window) for sequences in by_length.values()]
+    return rows.scratch[name]
+
+
+def _group(rows: Rows, sequences: list[int], window: int | None) -> Group:
+    slots = [key_slots(rows, sequence) for sequence in sequences]
+    visible = [visible_keys(rows, sequence, window) for sequence in sequences]
+    width = max(map(len, slots))
+    own = [torch.arange(rows.row_starts_host[sequence], rows.row_starts_host[sequence + 1]) for sequence in sequences]
+    return Group(
+        torch.cat(own).to(rows.pages.device),
+        torch.stack([torch.cat([slot, slot[:1].expand(width - len(slot))]) for slot in slots]),
+        torch.stack([torch.nn.functional.pad(seen, (0, width - seen.shape[1])) for seen in visible])[:, None],
+    )
+
+
+def _mix(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scoring: Scoring) -> Tensor:
+    """query [N, H, n, D], keys and values [N, G, k, D], visible [N, 1, n, k] -> [N, H, n, D]."""
+    if scoring.softcap is None and scoring.sinks is None:
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=visible, scale=scoring.scale, enable_gqa=query.shape[1] != keys.shape[1]
+        )
+    grouped = query.unflatten(1, (keys.shape[1], -1)).float()  # [N, G, H / G, n, D]
+    score = grouped @ keys[:, :, None].float().transpose(-1, -2) * scoring.scale
+    if scoring.softcap is not None:
+        score = torch.tanh(score / scoring.softcap) * scoring.softcap
+    score = score.masked_fill(~visible[:, :, None], float("-inf"))
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.float().unflatten(0, (keys.shape[1], -1))[None, :, :, None, None].expand(*score.shape[:-1], 1)
+        score = torch.cat([score, sinks], -1)
+    weights = torch.softmax(score, -1)[..., : keys.shape[2]]
+    return (weights @ values[:, :, None].float()).flatten(1, 2).to(query.dtype)

@@ -35,18 +35,35 @@ INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 enum { STORE, ADD };
 
+// The part of a product that one item computes: rows first..first + num against panels p..p + group.
+typedef struct {
+  int64_t first, p;
+  int num, group;
+} Part;
+
+INLINE int64_t num_parts(const Matrix *m, int64_t rows) {
+  const int64_t group = panels_at_once(rows);
+  return chunks(rows) * ((panels(m) + group - 1) / group);
+}
+
+INLINE Part part_of(const Matrix *m, int64_t rows, int64_t item) {
+  const int64_t group = panels_at_once(rows), per_chunk = (panels(m) + group - 1) / group;
+  const int64_t first = item / per_chunk * MC, p = item % per_chunk * group;
+  return (Part){first, p, (int)least(MC, rows - first), (int)least(group, panels(m) - p)};
+}
+
 // out [rows, outputs] = or += in [rows, inputs] times the matrix, plus bias.
 static void product(Phase *phase, const Matrix *m, const float *in, int64_t rows, float *out, int mode) {
-  const int64_t per_chunk = panels(m);
   float c[MC * NR] __attribute__((aligned(64)));
-  EACH(phase, item, chunks(rows) * per_chunk) {
-    const int64_t first = item / per_chunk * MC, p = item % per_chunk, num = least(MC, rows - first), width = least(NR, m->outputs - p * NR);
-    panel_product(m, p, in + first * m->inputs, m->inputs, (int)num, c);
-    for (int64_t r = 0; r < num; r++) {
-      float *to = out + (first + r) * m->outputs + p * NR;
-      for (int64_t i = 0; i < width; i++) {
-        const float value = c[r * NR + i] + (m->bias ? m->bias[p * NR + i] : 0.0f);
-        to[i] = mode == ADD ? to[i] + value : value;
+  EACH(phase, item, num_parts(m, rows)) {
+    const Part part = part_of(m, rows, item);
+    panel_product(m, part.p, part.group, in + part.first * m->inputs, m->inputs, part.num, c);
+    for (int i = 0; i < part.group * part.num; i++) {
+      const int64_t column = (part.p + i / part.num) * NR, width = least(NR, m->outputs - column);
+      float *to = out + (part.first + i % part.num) * m->outputs + column;
+      for (int64_t j = 0; j < width; j++) {
+        const float value = c[i * NR + j] + (m->bias ? m->bias[column + j] : 0.0f);
+        to[j] = mode == ADD ? to[j] + value : value;
       }
     }
   }
@@ -54,17 +71,19 @@ static void product(Phase *phase, const Matrix *m, const float *in, int64_t rows
 
 // out [rows, inner] = silu(in times gate) * (in times up)
 static void gated(Phase *phase, const Matrix *gate, const Matrix *up, const float *in, int64_t rows, float *out) {
-  const int64_t per_chunk = panels(gate);
   float g[MC * NR] __attribute__((aligned(64))), u[MC * NR] __attribute__((aligned(64)));
-  EACH(phase, item, chunks(rows) * per_chunk) {
-    const int64_t first = item / per_chunk * MC, p = item % per_chunk, num = least(MC, rows - first), width = least(NR, gate->outputs - p * NR);
-    panel_product(gate, p, in + first * gate->inputs, gate->inputs, (int)num, g);
-    panel_product(up, p, in + first * up->inputs, up->inputs, (int)num, u);
-    for (int64_t i = 0; i < num * NR; i += VW) {
+  EACH(phase, item, num_parts(gate, rows)) {
+    const Part part = part_of(gate, rows, item);
+    panel_product(gate, part.p, part.group, in + part.first * gate->inputs, gate->inputs, part.num, g);
+    panel_product(up, part.p, part.group, in + part.first * up->inputs, up->inputs, part.num, u);
+    for (int i = 0; i < part.group * part.num * NR; i += VW) {
       const vf x = *(vf *)(g + i);
       *(vf *)(g + i) = x / (1.0f + vexp(-x)) * *(vf *)(u + i);
     }
-    for (int64_t r = 0; r < num; r++) memcpy(out + (first + r) * gate->outputs + p * NR, g + r * NR, (size_t)width * 4);
+    for (int i = 0; i < part.group * part.num; i++) {
+      const int64_t column = (part.p + i / part.num) * NR;
+      memcpy(out + (part.first + i % part.num) * gate->outputs + column, g + i * NR, (size_t)least(NR, gate->outputs - column) * 4);
+    }
   }
 }
 

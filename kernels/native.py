@@ -22,7 +22,6 @@ from drawloom.errors import SettingError
 
 SOURCES = ("native.c", "native_matmul.h", "native_attention.h", "native_pack.h")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
-LANES = 8  # head sizes and norm widths must be multiples of this
 
 
 class CMatrix(Structure):

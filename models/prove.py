@@ -17,7 +17,7 @@ def prove(network: PreTrainedModel, info: ModelInfo) -> None:
     network.set_attn_implementation("eager")
     with torch.inference_mode():
         want = network(input_ids=tokens[None], use_cache=False).logits[0].float()
-    model = TransformersModel(network, info)
+    model = TransformersModel(network, info, layout="reference")
     model.allocate(3, PAGE_TOKENS)
     got = torch.cat([model.forward(_rows(tokens, 0, 5)), model.forward(_rows(tokens, 5, NUM_TOKENS))])
     error = ((got - want).abs().max() / want.abs().max()).item()

@@ -7,8 +7,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from drawloom.kernels.attention import Attend, Rows, Scoring, attend_reference
+from drawloom.kernels.attention import Attend, Rows, Scoring, attend_padded, attend_reference
+from drawloom.kernels.attention_native import attend_native, why_not_shape
+from drawloom.kernels.choose import choose
 from drawloom.kernels.kv import move_rows, write_rows
+from drawloom.kernels.native import why_not as why_not_native
+from drawloom.models import native
 from drawloom.models.ragged import ModelInfo, Ragged
 
 ATTENTION = "drawloom"
@@ -24,48 +28,68 @@ class Pages:
         self.rows: Rows | None = None
         self.slots: Tensor | None = None  # [R] int64
 
-    def enter(self, ragged: Ragged) -> None:
+    def enter(self, ragged: Ragged) -> Rows:
         self.slots = ragged.slots
         self.rows = Rows(
             ragged.positions, ragged.see, ragged.ancestors, ragged.row_starts, ragged.prefix_lens, ragged.pages,
             ragged.page_tokens, ragged.row_starts_host, ragged.prefix_lens_host, ragged.scratch,
         )  # fmt: skip
+        return self.rows
+
+
+LAYOUTS: dict[str, Attend | None] = {"native": None, "paged": attend_native, "padded": attend_padded, "reference": attend_reference}
 
 
 class TransformersModel:
     """A decoder-only transformers network behind the Model protocol. Not thread-safe.
 
-    The network's own classes compute everything but attention; `attend` names the path that runs it.
+    `layout` says how it runs (docs/performance.md has their speeds), best first:
+      native     the layers in one call of a CPU kernel, weights packed without loss; for the families that kernel knows
+      paged      the network's own classes, attention by a CPU kernel straight from the pages
+      padded     the network's own classes, attention by torch over gathered keys
+      reference  the network's own classes, attention one sequence at a time, in plain torch
     """
 
-    def __init__(self, network: PreTrainedModel, info: ModelInfo, attend: Attend = attend_reference) -> None:
+    def __init__(self, network: PreTrainedModel, info: ModelInfo, layout: str = "auto") -> None:
         self.info = info
         self.network = network.eval().requires_grad_(False)
         self.network.set_attn_implementation(ATTENTION)
-        self._pages = Pages(attend)
         self._layers = attention_layers(network)
+        self._shapes = [(key_heads(layer), layer.head_dim) for layer in self._layers]
+        self._dtype, self._device = network.dtype, network.device
+        self._refused = {"native": native.why_not(network), "paged": why_not_paged(network, self._shapes)}
+        self.layout, attend = choose("layout", layout, LAYOUTS, self._refused)
+        self._pages = Pages(attend or attend_native)
         for layer in self._layers:
             layer.drawloom = self._pages
+        self._native = native.NativeForward(network) if self.layout == "native" else None
+
+    def describe(self) -> str:
+        """One line for reports: the layout, and why each faster one was not taken."""
+        own = self._native.describe() if self._native else str(self._dtype).removeprefix("torch.")
+        better = list(LAYOUTS)[: list(LAYOUTS).index(self.layout)]
+        return f"{self.layout} layout, {own}" + "".join(f"; not {name}: {self._refused.get(name) or 'not asked for'}" for name in better)
 
     def allocate(self, num_pages: int, page_tokens: int) -> None:
         """Make zeroed caches for num_pages pages of page_tokens tokens; once."""
         if self._pages.keys:
             raise ValueError("pages are already allocated")
-        for layer in self._layers:
-            shape = (num_pages * page_tokens, key_heads(layer), layer.head_dim)
-            like = layer.k_proj.weight
-            self._pages.keys.append(torch.zeros(shape, dtype=self.network.dtype, device=like.device))
-            self._pages.values.append(torch.zeros(shape, dtype=self.network.dtype, device=like.device))
+        for heads, size in self._shapes:
+            for caches in (self._pages.keys, self._pages.values):
+                caches.append(torch.zeros(num_pages * page_tokens, heads, size, dtype=self._dtype, device=self._device))
+        if self._native:
+            self._native.bind(self._pages.keys, self._pages.values)
 
     def page_bytes(self, page_tokens: int) -> int:
         """Bytes of one page over all layers, keys and values."""
-        heads = sum(key_heads(layer) * layer.head_dim for layer in self._layers)
-        return 2 * page_tokens * heads * self.network.dtype.itemsize
+        return 2 * page_tokens * sum(heads * size for heads, size in self._shapes) * self._dtype.itemsize
 
     @torch.inference_mode()
     def forward(self, ragged: Ragged) -> Tensor:
         """Write every row's K/V into its slot; logits [L, V] float32 of ragged.logit_rows."""
-        self._pages.enter(ragged)
+        rows = self._pages.enter(ragged)
+        if self._native:
+            return self._native.forward(ragged.tokens, rows, ragged.slots, ragged.logit_rows)
         out = self.network(
             input_ids=ragged.tokens[None],
             position_ids=ragged.positions[None],
@@ -90,6 +114,13 @@ def attention_layers(network: nn.Module) -> list[Any]:
 def key_heads(layer: Any) -> int:
     """Number of key/value heads of an attention module."""
     return layer.k_proj.out_features // layer.head_dim
+
+
+def why_not_paged(network: PreTrainedModel, shapes: list[tuple[int, int]]) -> str:
+    """Why the CPU attention kernel cannot run this network, or ""."""
+    if network.device.type != "cpu" or network.dtype != torch.float32:
+        return f"the kernel runs in float32 on CPU, not in {str(network.dtype).removeprefix('torch.')} on {network.device.type}"
+    return next((reason for _heads, size in shapes if (reason := why_not_shape(size))), "") or why_not_native()
 
 
 def _attention(

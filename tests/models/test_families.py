@@ -51,13 +51,26 @@ def network_of(family: str, **changes):
     return network
 
 
-@pytest.mark.parametrize("family", sorted(TESTED))
+NATIVE = ("llama", "mistral", "qwen2", "qwen3")
+CASES = [*((family, layout) for family in sorted(TESTED) for layout in ("paged", "padded", "reference")), *((f, "native") for f in NATIVE)]
+
+
+def config_named(family: str, **features) -> PretrainedConfig:
+    config = PretrainedConfig()
+    for name, value in {"model_type": family, **features}.items():
+        setattr(config, name, value)
+    return config
+
+
+@pytest.mark.parametrize(("family", "layout"), CASES)
 @torch.inference_mode()
-def test_mixed_ragged_steps_equal_own_attention(family, drive):
+def test_mixed_ragged_steps_equal_own_attention(family, layout, drive):
     network = network_of(family)
     texts = {name: torch.randint(VOCAB, (length,)).tolist() for name, length in enumerate([5, 23, 40])}
     wanted = {name: network(torch.tensor([text]), use_cache=False).logits[0] for name, text in texts.items()}
-    driver = drive(TransformersModel(network, INFO), num_pages=40, page_tokens=4)
+    model = TransformersModel(network, INFO, layout)
+    assert model.describe().startswith(f"{layout} layout")
+    driver = drive(model, num_pages=40, page_tokens=4)
     steps = [{0: 3, 1: 9}, {1: 1, 0: 2, 2: 20}, {2: 1, 1: 1}, {2: 4, 1: 12}, {2: 15}]
     done = dict.fromkeys(texts, 0)
     for step in steps:
@@ -81,8 +94,7 @@ def test_window_matters(family, drive):
 
 @pytest.mark.parametrize("family", ["bloom", "mamba", "deepseek_v3", "jamba", "llama4_text"])
 def test_inexpressible_family_is_refused_by_name(family):
-    config = PretrainedConfig()
-    config.model_type = family
+    config = config_named(family)
     with pytest.raises(SettingError, match=f"'{family}' cannot run here.*tested: .*llama"):
         check_family(config)
 
@@ -99,10 +111,7 @@ def test_inexpressible_family_is_refused_by_name(family):
     ],
 )
 def test_inexpressible_feature_is_refused(change, reason):
-    config = PretrainedConfig()
-    config.model_type = "newcomer"
-    for name, value in change.items():
-        setattr(config, name, value)
+    config = config_named("newcomer", **change)
     with pytest.raises(SettingError, match=f"newcomer.*{reason}"):
         check_family(config)
 
@@ -132,9 +141,8 @@ def test_proof_fails_for_a_network_that_attends_differently():
 def test_moved_rows_are_what_later_rows_see(drive):
     network = network_of("qwen3")
     text = torch.randint(VOCAB, (12,)).tolist()
-    model = TransformersModel(network, INFO)
     wanted = copy.deepcopy(network)
-    wanted.set_attn_implementation("eager")
+    model = TransformersModel(network, INFO)
     driver = drive(model, num_pages=8, page_tokens=4)
     driver.step({0: text[:8]})
     driver.step({0: text[8:9]})

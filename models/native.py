@@ -1,0 +1,96 @@
+"""The native CPU forward of a transformers network: same weights, same numbers, its layers in one call (kernels/layers.py)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from drawloom.kernels import native
+from drawloom.kernels.attention import Rows, Scoring
+from drawloom.kernels.attention_native import why_not_shape
+from drawloom.kernels.layers import Layer, Stack, run_layers, stack_of
+from drawloom.kernels.matmul import Packed, linear, pack
+
+SHAPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+
+
+class NativeForward:
+    """Packed weights of a network whose family has the common shape. The network's own copies of the layers' matrices are dropped."""
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        inner: Any = network.model
+        self._embed: nn.Embedding = inner.embed_tokens
+        self._angles: nn.Module = inner.rotary_emb
+        self._layers = [_layer(layer) for layer in inner.layers]
+        self._norm_out = inner.norm.weight.detach()
+        self._eps = inner.norm.variance_epsilon
+        head: Any = network.get_output_embeddings()
+        self._head = pack(head.weight, head.bias)
+        self._stack: Stack | None = None
+
+    def bind(self, keys: list[Tensor], values: list[Tensor]) -> None:
+        """Use these caches, one per layer."""
+        self._stack = stack_of(self._layers, keys, values, self._norm_out, self._eps)
+
+    def forward(self, tokens: Tensor, rows: Rows, slots: Tensor, logit_rows: Tensor) -> Tensor:
+        """tokens [R] -> logits [L, V] float32 of logit_rows."""
+        assert self._stack is not None, "pages are not allocated"
+        hidden = self._embed(tokens)
+        cosines, sines = self._angles(hidden[None], rows.positions[None])
+        hidden = run_layers(hidden, self._stack, rows, slots, (cosines[0].contiguous(), sines[0].contiguous()))
+        return linear(hidden[logit_rows], self._head)
+
+    def describe(self) -> str:
+        """Formats of the packed weights and their size."""
+        matrices = [self._head, *(matrix for layer in self._layers for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down))]
+        formats = "+".join(sorted({matrix.format for matrix in matrices}))
+        return f"{formats} weights, {sum(matrix.num_bytes for matrix in matrices) / 1e6:.0f} MB"
+
+
+def why_not(network: PreTrainedModel) -> str:
+    """Why this network cannot run natively, or ""."""
+    config: Any = network.config
+    if config.model_type not in SHAPES:
+        return f"family {config.model_type} has its own layer shape"
+    if network.device.type != "cpu" or network.dtype != torch.float32:
+        return f"it runs in float32 on CPU, not in {str(network.dtype).removeprefix('torch.')} on {network.device.type}"
+    layer: Any = network.model.layers[0]
+    if config.hidden_act not in ("silu", "swish") or layer.mlp.gate_proj.bias is not None:
+        return "its gated part has a bias or another activation than silu"
+    if config.hidden_size % 16:
+        return f"hidden size {config.hidden_size} is not a multiple of 16"
+    return why_not_shape(layer.self_attn.head_dim) or native.why_not()
+
+
+def _layer(layer: Any) -> Layer:
+    own, mlp = layer.self_attn, layer.mlp
+    packed = Layer(
+        qkv=_joined(own.q_proj, own.k_proj, own.v_proj),
+        out=_joined(own.o_proj),
+        gate=_joined(mlp.gate_proj),
+        up=_joined(mlp.up_proj),
+        down=_joined(mlp.down_proj),
+        norm_in=layer.input_layernorm.weight.detach(),
+        norm_mid=layer.post_attention_layernorm.weight.detach(),
+        norm_q=own.q_norm.weight.detach() if hasattr(own, "q_norm") else None,
+        norm_k=own.k_norm.weight.detach() if hasattr(own, "k_norm") else None,
+        num_heads=own.q_proj.out_features // own.head_dim,
+        scoring=Scoring(own.scaling, _window(own)),
+    )
+    for module in (own.q_proj, own.k_proj, own.v_proj, own.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj):
+        module.weight = nn.Parameter(torch.empty(0), requires_grad=False)
+    return packed
+
+
+def _joined(*modules: nn.Linear) -> Packed:
+    """The matrices of several modules over the same input as one."""
+    bias = None if modules[0].bias is None else torch.cat([module.bias for module in modules])
+    return pack(torch.cat([module.weight for module in modules]), bias)
+
+
+def _window(attention: Any) -> int | None:
+    """The sliding window of a layer: its own where layers differ, else the config's."""
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window
+    return getattr(attention.config, "sliding_window", None)
