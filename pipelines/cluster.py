@@ -1,0 +1,135 @@
+"""Where a job runs: a Ray of its own on this machine, or a cluster that must be able to hold it. Refuses what could only hang."""
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.data import DataContext
+
+from drawloom.errors import SettingError
+
+LOGGERS = ("ray", "ray.data", "ray._private", "ray.util")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one replica takes, and how many there are. CPUs and GPUs may be fractions."""
+
+    replicas: int
+    cpus: float
+    gpus: float = 0.0
+
+    def __str__(self) -> str:
+        each = f"{self.cpus:g} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
+        return f"{self.replicas} replica{'s' if self.replicas > 1 else ''} of {each}"
+
+
+def num_readers(shape: Shape) -> int:
+    """Tasks that read input at one time, one CPU each. Not as many as replicas: Ray Data would fuse two stages of one size,
+    and reading would block the replicas' event loops."""
+    return 2 if shape.replicas != 2 else 3
+
+
+def room(nodes: Sequence[Mapping[str, float]], shape: Shape) -> int:
+    """How many replicas these nodes hold while one CPU stays free somewhere for the tasks that read. Nodes: resource -> amount."""
+    return max(
+        (sum(_slots(node, shape, spare=float(place == host)) for place, node in enumerate(nodes)) for host in range(len(nodes))), default=0
+    )
+
+
+def _slots(node: Mapping[str, float], shape: Shape, spare: float) -> int:
+    cpus = node.get("CPU", 0.0) - spare
+    if cpus < 0:
+        return -(10**9) if spare else 0  # a node without a free CPU cannot be the one that reads
+    slots = math.floor(cpus / shape.cpus + 1e-9)
+    return min(slots, math.floor(node.get("GPU", 0.0) / shape.gpus + 1e-9)) if shape.gpus else slots
+
+
+@contextmanager
+def connected(shape: Shape, address: str | None) -> Iterator[None]:
+    """A quiet Ray for the time of a job: one of its own on this machine, or the cluster at `address`.
+
+    Raises SettingError when it could never hold the replicas and one task that reads, or cannot be reached.
+    """
+    if ray.is_initialized():
+        raise SettingError("this process is connected to a Ray cluster already; a job opens its own connection: call ray.shutdown() first")
+    _hush()
+    if address is None:
+        _start_local(shape)
+    else:
+        _join(address)
+    try:
+        if address is not None:
+            refuse_too_small(shape, address)
+        configure_data()
+        yield
+    finally:
+        ray.shutdown()
+
+
+def refuse_too_small(shape: Shape, address: str) -> None:
+    """Raise SettingError when the cluster as it is now cannot hold the job."""
+    nodes = live_nodes()
+    if (most := room(nodes, shape)) < shape.replicas:
+        have = ", ".join(f"{node.get('CPU', 0):g} CPU/{node.get('GPU', 0):g} GPU" for node in nodes)
+        raise SettingError(
+            f"{shape} and one CPU to read do not fit the cluster at {address} ({len(nodes)} nodes: {have}); at most {max(most, 0)} fit: "
+            "lower replicas, cpus_per_replica or gpus_per_replica, or let the cluster grow first"
+        )
+
+
+def live_nodes() -> list[Mapping[str, float]]:
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def local_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def local_shape(replicas: int, cpus: float | None, gpus: float | None) -> Shape:
+    """A replica's share of this machine: all cores and GPUs divided by the replicas unless told otherwise."""
+    return Shape(replicas, cpus if cpus is not None else max(1.0, local_cores() // replicas), gpus or 0.0)
+
+
+def _start_local(shape: Shape) -> None:
+    """Logical CPUs are counted so that the pool and the readers always fit; the operating system shares the real ones."""
+    ray.init(
+        address="local",  # never a stranger's cluster that happens to run here
+        num_cpus=math.ceil(shape.replicas * shape.cpus) + num_readers(shape),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+    )
+    gpus = ray.cluster_resources().get("GPU", 0.0)
+    if shape.gpus and room([{"CPU": 1e9, "GPU": gpus}], shape) < shape.replicas:
+        ray.shutdown()
+        raise SettingError(f"{shape} do not fit the {gpus:g} GPUs of this machine; lower replicas or gpus_per_replica")
+
+
+def _join(address: str) -> None:
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise SettingError(f"no Ray cluster answers at {address!r}: {error}") from error
+
+
+def configure_data() -> None:
+    """Ray Data as this project needs it; see research notes in docs/life_of_a_row.md for what each default would break."""
+    context: Any = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.execution_no_progress_timeout_s = -1  # a row may take hours; the driver watches signs of life instead
+    context.wait_for_min_actors_s = 3600  # all replicas stand before units are dealt, so that a small file is shared by all
+    context.target_max_block_size = 1  # every yielded unit is a block of its own
+    context.max_errored_blocks = 0
+
+
+def _hush() -> None:
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
