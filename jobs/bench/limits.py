@@ -69,7 +69,8 @@ def limits(machine: Machine, network: Network, workload: Workload, num_tokens: i
 
 def hardware(load: float) -> dict[str, Any]:
     """Where a number was measured, and how busy the machine was before (`load`: processes that wanted to run, average of a minute)."""
-    return {"cpu": _cpu_name(), "threads": torch.get_num_threads(), "load_before": round(load, 2), "python": platform.python_version(), "packages": _packages()}
+    found = {"cpu": _cpu_name(), "threads": torch.get_num_threads(), "load_before": round(load, 2)}
+    return {**found, "python": platform.python_version(), "packages": _packages()}
 
 
 def commit() -> str:

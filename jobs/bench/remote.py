@@ -73,12 +73,14 @@ class Remote:
 
     def __exit__(self, *_: object) -> None:
         """Close its input, which ends it; kill it when that takes long."""
-        if self._process.stdin:
-            self._process.stdin.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
 
     def _say(self, value: dict[str, Any]) -> None:
         assert self._process.stdin is not None

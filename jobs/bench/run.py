@@ -28,6 +28,7 @@ from drawloom.models.tokenizer import text_of
 from drawloom.settings import nearest
 
 PEER_FOLDER = Path(".cache/peers")  # below the current folder: environments of several GB that nothing else needs
+BUSY = 0.5  # processes; above it a two-core machine gives other numbers
 LOOKUP_TOKENS = 10  # drafted a step by transformers' prompt lookup
 
 
@@ -59,9 +60,7 @@ def run_peers(plan: Plan, console: Console) -> bool:
         remotes = [stack.enter_context(start(name, PEER_FOLDER, checkpoint.folder, torch.get_num_threads())) for name in plan.others]
         bench = _Bench(checkpoint, settings, network, remotes)
         where = {"model": checkpoint.name, "dtype": "float32", "commit": commit(), "hardware": hardware(load), **_versions(remotes)}
-        console.print(f"{where['hardware']['cpu']}, {torch.get_num_threads()} threads, {checkpoint.name} float32, commit {where['commit']}")
-        console.print(f"load before the start {load:.2f}" + (": something else is running, these numbers are worth little" if load > 0.5 else ""))
-        console.print(f"memory {bench.machine.read_bytes_s / 1e9:.1f} GB/s, arithmetic {bench.machine.flops / 1e9:.0f} GFLOP/s, measured")
+        _introduce(bench.machine, where, console)
         found = [item for workload in todo for item in _print(bench, workload, plan.rounds, where, console)]
     return not any(item.fault for item in found)
 
@@ -87,6 +86,14 @@ class _Bench:
         if not workload.ends:
             return found
         return [*found, self.ours_lookup, *([self.lookup] if workload.batch == 1 else [])]
+
+
+def _introduce(machine: Machine, where: dict[str, Any], console: Console) -> None:
+    found = where["hardware"]
+    console.print(f"{found['cpu']}, {found['threads']} threads, {where['model']} {where['dtype']}, commit {where['commit']}")
+    console.print(f"measured: memory {machine.read_bytes_s / 1e9:.1f} GB/s, arithmetic {machine.flops / 1e9:.0f} GFLOP/s")
+    if found["load_before"] > BUSY:
+        console.print(f"the load before the start was {found['load_before']}: something else is running, these speeds mean little")
 
 
 def _print(bench: _Bench, workload: Workload, rounds: int, where: dict[str, Any], console: Console) -> Iterator[Measurement]:

@@ -106,24 +106,24 @@ class Continuous:
     def run(self, workload: Workload) -> Run:
         seconds, answers = 0.0, []
         eos = list(self._eos) if workload.ends else -1
-        with _silent(self._network), torch.inference_mode():
+        with _silent(self._network), torch.inference_mode(), self._manager(workload) as manager:
             for chunk in workload.chunks:
-                with self._manager(chunk, workload.ends) as manager:
-                    started = time.perf_counter()
-                    names = [manager.add_request(list(p.token_ids), max_new_tokens=p.num_new, eos_token_id=eos) for p in chunk]
-                    done = _collect(manager, len(names))
-                    seconds += time.perf_counter() - started
+                started = time.perf_counter()
+                names = [manager.add_request(list(p.token_ids), max_new_tokens=p.num_new, eos_token_id=eos) for p in chunk]
+                done = _collect(manager, len(names))
+                seconds += time.perf_counter() - started
                 answers += [_until(done[name], self._eos if workload.ends else ()) for name in names]
         return Run(tuple(answers), seconds)
 
-    def _manager(self, chunk: Sequence[Prompt], ends: bool) -> Any:
-        longest, new = max(len(prompt.token_ids) for prompt in chunk), max(prompt.num_new for prompt in chunk)
-        pages = len(chunk) * (-(-(longest + new) // PAGE_TOKENS) + 1)
+    def _manager(self, workload: Workload) -> Any:
+        longest, new = (max(sizes) for sizes in zip(*((len(p.token_ids), p.num_new) for p in workload.prompts), strict=True))
+        pages = workload.batch * (-(-(longest + new) // PAGE_TOKENS) + 1)
         settings = ContinuousBatchingConfig(page_size=PAGE_TOKENS, num_blocks=pages, max_batch_tokens=512, allow_block_sharing=False)
-        hints = WorkloadHints(max_prompt_length=longest, max_generated_length=new, num_requests=len(chunk))
+        hints = WorkloadHints(max_prompt_length=longest, max_generated_length=new, num_requests=workload.batch)
+        config = _greedy(new, self._eos if workload.ends else (-1,))
         network: Any = self._network
         return network.continuous_batching_context_manager(
-            generation_config=_greedy(new, self._eos if ends else (-1,)), continuous_batching_config=settings, workload_hints=hints
+            generation_config=config, continuous_batching_config=settings, workload_hints=hints
         )
 
 
