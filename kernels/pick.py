@@ -64,7 +64,8 @@ def narrow(logits: Tensor, draw: Draw) -> Tensor:
     rank = torch.arange(logits.shape[-1], device=logits.device)[None]
     ranked = ranked.masked_fill((draw.top_k[:, None] > 0) & (rank >= draw.top_k[:, None]), -torch.inf)
     prob = ranked.softmax(-1)
-    removed = (prob.cumsum(-1) - prob >= draw.top_p[:, None]) | (prob < draw.min_p[:, None] * prob[:, :1])
+    beyond = (prob.cumsum(-1) - prob >= draw.top_p[:, None]) & (draw.top_p[:, None] < 1)  # rounding must not cut the tail of top_p = 1
+    removed = beyond | (prob < draw.min_p[:, None] * prob[:, :1])
     removed[:, 0] = False  # top_p = 0 within rounding still leaves one
     return torch.empty_like(logits).scatter_(-1, order, ranked.masked_fill(removed, -torch.inf))
 

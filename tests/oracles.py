@@ -41,7 +41,7 @@ def choose(logits: Tensor, sampling: Sampling, context: Sequence[int], prompt_le
     probs = torch.softmax(x[order], 0)
     kept, mass = [], 0.0
     for token, prob in zip(order, probs.tolist(), strict=True):
-        if kept and (mass >= sampling.top_p or prob < sampling.min_p * float(probs[0])):
+        if kept and ((sampling.top_p < 1 and mass >= sampling.top_p) or prob < sampling.min_p * float(probs[0])):
             break
         kept.append(token)
         mass += prob
