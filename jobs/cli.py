@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from drawloom.errors import DrawloomError, SettingError
+from drawloom.jobs.bench.command import app as bench
 
 DONE, FAILED, WRONG_SETTING, ROW_ERRORS = 0, 1, 2, 3
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(bench, name="bench")
 
 
 @app.callback()
