@@ -32,7 +32,7 @@ lint: venv-test
 	$(BIN)/pyright
 
 bench: venv-test
-	$(BIN)/drawloom bench peers $(ARGS)
+	$(BIN)/drawloom bench peers examples/prompts.parquet $(ARGS)
 
 venv: $(VENV)/.made-run
 
