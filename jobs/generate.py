@@ -13,6 +13,7 @@ from drawloom.pipelines.ledger import SUCCESS, totals
 from drawloom.pipelines.preflight import preflight
 from drawloom.pipelines.progress import Figures, Tally, shown
 from drawloom.pipelines.run import Pool, Watcher, run_job
+from drawloom.pipelines.sizing import FINE_ROWS, sized
 from drawloom.pipelines.sources import find_inputs
 from drawloom.pipelines.store import open_store
 from drawloom.pipelines.units import Plan, plan_units
@@ -51,7 +52,9 @@ def open_output(settings: JobSettings, hook: Hook = no_hook) -> Job:
     store = preflight(settings.input, files, open_store(settings.output))
 
     def plan() -> Plan:
-        return plan_units(files, settings.rows_per_unit or 64, settings.columns)
+        if settings.rows_per_unit is not None:
+            return plan_units(files, settings.rows_per_unit, settings.columns)
+        return sized(plan_units(files, FINE_ROWS, settings.columns))
 
     return open_job(store, settings.identity(), files, plan, settings.columns, hook)
 

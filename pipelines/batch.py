@@ -168,7 +168,7 @@ class Generate:
         receipt = await self._in_thread(self._adopted, work.unit) if starts > 1 else None
         if receipt is None:
             receipt = await self._in_thread(self._commit, work, await self._complete(work, starts))
-        self._board.end.remote(work.unit.id, self._name, work.unit.num_rows)
+        await self._board.end.remote(work.unit.id, self._name, work.unit.num_rows)
         return receipt
 
     async def _complete(self, work: Work, starts: int) -> list[Completion]:

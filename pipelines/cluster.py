@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ def connected(shape: Shape, address: str | None) -> Iterator[None]:
         if address is not None:
             refuse_too_small(shape, address)
         configure_data()
-        yield
+        with native_errors_hidden():
+            yield
     finally:
         ray.shutdown()
 
@@ -120,7 +122,7 @@ def _join(address: str) -> None:
 
 
 def configure_data() -> None:
-    """Ray Data as this project needs it; see research notes in docs/life_of_a_row.md for what each default would break."""
+    """Ray Data as this project needs it."""
     context: Any = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -132,4 +134,25 @@ def configure_data() -> None:
 
 def _hush() -> None:
     for name in LOGGERS:
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def native_errors_hidden() -> Iterator[None]:
+    """Keep what Ray's C++ writes to file descriptor 2 off the terminal: it sounds an alarm about every actor pool, and no level
+    stops it. The driver's log in Ray's session folder has it all. Python's sys.stderr keeps its place.
+    """
+    if sys.stderr.fileno() != 2:  # somebody captures it already
+        yield
+        return
+    sys.stderr.flush()
+    before, saved = sys.stderr, os.dup(2)
+    with open(os.devnull, "wb") as hole, os.fdopen(os.dup(2), "w", buffering=1) as python:
+        os.dup2(hole.fileno(), 2)
+        sys.stderr = python
+        try:
+            yield
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            sys.stderr = before

@@ -62,6 +62,7 @@ def _round(job: Job, spec: Spec, pool: Pool, watcher: Watcher) -> RayError | Non
             for receipt in receipts(spec, list(job.pending()), pool.shape, pool.units_in_flight, board):
                 job.record(receipt.entry)
                 watcher.committed(receipt)
+            watcher.seen(ray.get(board.snapshot.remote()))
     except RayError as fault:
         with contextlib.suppress(RayError):
             snapshot: Snapshot = ray.get(board.snapshot.remote())
