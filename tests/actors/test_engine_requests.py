@@ -89,7 +89,7 @@ def test_logprobs_are_the_models_own(decoder):
 
 
 def test_logprobs_of_diffusion_are_those_of_the_revealing_step():
-    """Zero alternatives give the token's own; a token's log-probability is finite and its confidence was above the threshold or a fallback."""
+    """Zero alternatives give the token's own, which is finite."""
     one = request("x", [1, 2], "multi-block", 5, {"block": 4, "threshold": 0.5}, max_tokens=21, logprobs=0, ignore_eos=True)
     sample = run(engine(), [one])["x"].samples[0]
     assert sample.logprobs is not None
@@ -157,7 +157,7 @@ def test_cancel_of_everything_leaves_nothing():
 def test_bad_requests_are_refused_with_the_way_out(bad, code, says):
     machine = engine()
     prompt = bad.pop("prompt", [1, 2])
-    with pytest.raises(RowError, match="(?s)") as caught:
+    with pytest.raises(RowError) as caught:
         machine.add(request("x", prompt, **bad))
     assert caught.value.code == code
     assert says in str(caught.value)

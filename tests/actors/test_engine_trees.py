@@ -6,8 +6,8 @@ from oracles import autoregressive
 from rig import engine, ids, prompts, request
 
 from drawloom.decoders import recipes
-from drawloom.decoders.drafters import jacobi
 from drawloom.decoders.draft_verify import DraftState, DraftVerify
+from drawloom.decoders.drafters import jacobi
 from drawloom.decoders.recipes import Recipe
 from drawloom.decoders.step import Commit, Step
 from drawloom.kernels.verify import walk_chain
@@ -96,7 +96,7 @@ def test_a_wrong_tree_is_noticed(fault, monkeypatch):
 
         def all_seen(self, lines, state, budget):
             state, step = plan(self, lines, state, budget)
-            return state, Step(**{**vars(step), "ancestors": torch.full_like(step.ancestors, -1)})
+            return state, Step(**{**vars(step), "ancestors": torch.full((*step.see.shape, 1), -1)})
 
         monkeypatch.setattr(Decoys, "plan", all_seen)
     done, _ = run_all(requests)

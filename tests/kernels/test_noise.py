@@ -22,7 +22,8 @@ VECTORS = [
 
 @pytest.mark.parametrize(("counter", "key", "want"), VECTORS)
 def test_philox_known_answers(counter, key, want):
-    words = philox(tuple(torch.tensor([c]) for c in counter), tuple(torch.tensor([k]) for k in key))
+    c0, c1, c2, c3, k0, k1 = (torch.tensor([word]) for word in (*counter, *key))
+    words = philox((c0, c1, c2, c3), (k0, k1))
     assert tuple(int(word) for word in words) == want
 
 
@@ -44,8 +45,11 @@ def test_every_part_of_the_key_matters(change):
         other["seed"] += 2**40
     else:
         other[change] += 1
-    one, two = (gumbel(*(torch.tensor([key[name]]) for name in ("seed", "sample", "position")), 64) for key in (base, other))
-    assert (one != two).all()
+    assert (one_row(**base) != one_row(**other)).all()
+
+
+def one_row(seed: int, sample: int, position: int) -> torch.Tensor:
+    return gumbel(torch.tensor([seed]), torch.tensor([sample]), torch.tensor([position]), 64)
 
 
 def test_gumbel_has_its_law():

@@ -83,6 +83,8 @@ def test_draws_follow_the_softmax():
 def test_logprob_margin_and_entropy_are_the_models_own():
     x = logits(6)
     got = pick(x, draw(6), want_shape=True)
+    assert got.margin is not None
+    assert got.entropy is not None
     logp = x.double().log_softmax(-1)
     best = logp.exp().sort(dim=-1, descending=True).values
     torch.testing.assert_close(got.logprob.double(), logp.gather(-1, got.token[:, None])[:, 0], atol=1e-5, rtol=1e-5)
@@ -98,6 +100,7 @@ def test_forbidden_token_has_no_mass():
     clean = x.clone()
     clean[:, 3] = -torch.inf
     torch.testing.assert_close(got.logprob, clean.log_softmax(-1).max(-1).values)
+    assert got.entropy is not None
     assert got.entropy.isfinite().all()
 
 

@@ -1,0 +1,42 @@
+"""The table of recipes, for the terminal and for docs/recipes.md (`python -m drawloom.jobs.recipes > docs/recipes.md`)."""
+
+from rich.table import Table
+
+from drawloom.decoders.recipes import RECIPES, Recipe
+
+INTRO = """# Recipes
+
+Generated from `decoders/recipes.py` by `python -m drawloom.jobs.recipes`; do not edit.
+
+A job chooses a recipe with `--decoder NAME` and overrides its parameters with `--decoder-params`; a row may do both with the columns
+`decoder` and `decoder_params`. *Lossless* means: the text equals plain autoregression with the same model, prompt, seed and sampling
+settings. A diffusion recipe needs a masked diffusion model; its text depends on the recipe's parameters, and never on batch mates.
+
+What happens when nothing is sure enough is part of a recipe: `block` takes the surest position of the block; `multi-block` does so only
+in a block whose predecessor is at least `semi_at` filled, and otherwise reveals nothing there in that step; `block-static` always reveals
+`per_step` positions.
+"""
+
+
+def markdown() -> str:
+    """docs/recipes.md."""
+    head = "| recipe | what it does | parameters (defaults) | model | lossless | from |\n|---|---|---|---|---|---|"
+    rows = [" | ".join(("", f"`{name}`", *_cells(row), "")).strip() for name, row in RECIPES.items()]
+    return "\n".join((INTRO, head, *rows, ""))
+
+
+def table() -> Table:
+    """The same for a terminal."""
+    out = Table("recipe", "what it does", "parameters", "model", "lossless", "from", title="Recipes")
+    for name, row in RECIPES.items():
+        out.add_row(name, *_cells(row))
+    return out
+
+
+def _cells(row: Recipe) -> tuple[str, ...]:
+    params = ", ".join(f"{name}={value}" for name, value in row.params.items())
+    return row.about, params, "masked diffusion" if row.diffusion else "any causal", "yes" if row.lossless else "no", row.paper
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
