@@ -77,6 +77,14 @@ def verify(
     raise typer.Exit(DONE if verdict.ok else FAILED)
 
 
+@app.command()
+def recipes() -> None:
+    """List the decoders: what each does, its parameters, whether it is lossless."""
+    from drawloom.jobs.recipes import table
+
+    Console().print(table())
+
+
 def main() -> None:
     """Entry point: run a command and turn its errors into exit codes."""
     try:

@@ -27,7 +27,7 @@ FLAGS: dict[str, str] = {  # flag -> setting
     "logprobs": "sampling.logprobs",
     "seed": "seed",
     "decoder": "decoder",
-    "param": "decoder_params",
+    "decoder-params": "decoder_params",
     "prompt-column": "columns.prompt",
     "messages-column": "columns.messages",
     "token-ids-column": "columns.prompt_token_ids",
@@ -113,7 +113,7 @@ def _pair(text: str) -> tuple[str, float | int | str]:
     """`block=8` as a name and a number or word."""
     name, sign, value = text.partition("=")
     if not (name and sign):
-        raise SettingError(f"--param {text!r}: write NAME=VALUE, for example --param block=8")
+        raise SettingError(f"--decoder-params {text!r}: write NAME=VALUE, for example --decoder-params block=8")
     for kind in (int, float):
         try:
             return name, kind(value)

@@ -6,13 +6,10 @@ from rich.console import Console
 
 from drawloom.jobs.settings import JobSettings
 from drawloom.jobs.summary import print_summary
-from drawloom.pipelines.batch import Spec
-from drawloom.pipelines.cluster import connected
 from drawloom.pipelines.commits import Hook, Job, no_hook, open_job
 from drawloom.pipelines.ledger import SUCCESS, totals
 from drawloom.pipelines.preflight import preflight
 from drawloom.pipelines.progress import Figures, Tally, shown
-from drawloom.pipelines.run import Pool, Watcher, run_job
 from drawloom.pipelines.sizing import FINE_ROWS, sized
 from drawloom.pipelines.sources import find_inputs
 from drawloom.pipelines.store import open_store
@@ -61,6 +58,10 @@ def open_output(settings: JobSettings, hook: Hook = no_hook) -> Job:
 
 def work(job: Job, settings: JobSettings, console: Console) -> Figures:
     """Run the pending units through replicas."""
+    from drawloom.pipelines.batch import Spec  # with ray: whoever has nothing to do need not wait for its import
+    from drawloom.pipelines.cluster import connected
+    from drawloom.pipelines.run import Pool, Watcher, run_job
+
     tally = Tally(job.plan.num_rows, sum(entry.rows for entry in job.entries.values()))
     if tally.done_rows:
         console.print(f"resuming: {tally.done_rows:,} of {tally.total_rows:,} rows are done", highlight=False)

@@ -13,9 +13,9 @@ from drawloom.actors.keeper import ReplicaSettings
 from drawloom.actors.settings import EngineSettings
 from drawloom.errors import SettingError
 from drawloom.models.settings import ModelSettings
-from drawloom.pipelines.cluster import Shape, local_shape
 from drawloom.pipelines.identity import JobIdentity
 from drawloom.pipelines.rows import RowSettings
+from drawloom.pipelines.shape import Shape, local_shape
 
 TEXT_OF_MODEL = {"dtype", "device", "compile"}  # its weights are in the fingerprint, wherever they lie
 TEXT_OF_ROWS = {"columns", "sampling", "decoder", "decoder_params", "seed"}

@@ -7,12 +7,11 @@ Data task yields is not durable before the whole task is. Reading and rendering 
 
 import asyncio
 import functools
-import heapq
 import pickle
 import threading
 import traceback
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,23 +24,23 @@ from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 from drawloom.actors.build import build_engine, build_text
 from drawloom.actors.keeper import ReplicaSettings
 from drawloom.actors.replica import Replica
-from drawloom.actors.request import Completion, Request, Sample
+from drawloom.actors.request import Completion, Request
 from drawloom.actors.settings import EngineSettings
 from drawloom.errors import DrawloomError
 from drawloom.models.settings import ModelSettings
 from drawloom.models.text import Text
-from drawloom.pipelines.cluster import Shape, num_readers
 from drawloom.pipelines.commits import CommitLog
-from drawloom.pipelines.manifests import Entry, part_path
-from drawloom.pipelines.outcomes import Failure, Outcome, outcome_table
+from drawloom.pipelines.manifests import part_path
+from drawloom.pipelines.outcomes import Outcome, outcome_table
 from drawloom.pipelines.quarantine import MAX_STARTS, one_by_one
 from drawloom.pipelines.reading import UnitReader
+from drawloom.pipelines.receipts import Receipt, outcomes_of, slowest
 from drawloom.pipelines.rows import RowSettings, requests_of
+from drawloom.pipelines.shape import Shape, num_readers
 from drawloom.pipelines.units import Unit
 
 UNITS_PER_TASK = 16  # that one reading task yields, one after the other
 BEAT_S = 0.5
-SLOWEST = 5
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,6 @@ class Work:
     unit: Unit
     table: pa.Table
     requests: Sequence[Request | Outcome]
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What the driver sees of a unit: its manifest entry and the slowest rows as (seconds, tokens, file, row)."""
-
-    entry: Entry
-    slowest: tuple[tuple[float, int, str, int], ...]
 
 
 def receipts(spec: Spec, units: Sequence[Unit], shape: Shape, units_in_flight: int, board: Any) -> Iterator[Receipt]:
@@ -196,29 +187,3 @@ class Generate:
         while True:
             self._board.beat.remote(self._name, self._replica.stats())
             threading.Event().wait(BEAT_S)
-
-
-def outcomes_of(requests: Iterable[Request | Outcome], completions: Iterable[Completion]) -> Iterator[Outcome]:
-    """Row by row: what it was known to be before it ran, or what its completion says."""
-    done = iter(completions)
-    for one in requests:
-        yield one if isinstance(one, Outcome) else _outcome(next(done), one.seed)
-
-
-def _outcome(completion: Completion, seed: int) -> Outcome:
-    found = completion.post_mortem
-    if completion.error is None or found is None:
-        return Outcome.of(completion, seed)
-    failure = Failure(*completion.error, attempts=found.attempts, signal=found.signal, stderr_tail=found.stderr_tail)
-    return Outcome(completion, failure, seed)
-
-
-def slowest(unit: Unit, outcomes: Sequence[Outcome]) -> tuple[tuple[float, int, str, int], ...]:
-    """The rows of a unit that took longest: (seconds, tokens, file, row in the file)."""
-    done = [(row, outcome.completion) for row, outcome in enumerate(outcomes) if outcome.completion and not outcome.failure]
-    lines = ((one.stats.total_s, sum(map(_length, one.samples)), unit.file.name, unit.start + row) for row, one in done)
-    return tuple(heapq.nlargest(SLOWEST, lines))
-
-
-def _length(sample: Sample) -> int:
-    return len(sample.token_ids)

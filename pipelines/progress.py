@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from drawloom.pipelines.batch import SLOWEST, Receipt
 from drawloom.pipelines.board import Snapshot
+from drawloom.pipelines.receipts import SLOWEST, Receipt
 
 WINDOW_S = 20.0  # over which present speeds are taken
 LINE_EVERY_S = 5.0

@@ -13,10 +13,12 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from drawloom.errors import DrawloomError
-from drawloom.pipelines.batch import Receipt, Spec, receipts
+from drawloom.pipelines.batch import Spec, receipts
 from drawloom.pipelines.board import Board, Snapshot, stalled
-from drawloom.pipelines.cluster import Shape, live_nodes, room
+from drawloom.pipelines.cluster import live_nodes
 from drawloom.pipelines.commits import Job
+from drawloom.pipelines.receipts import Receipt
+from drawloom.pipelines.shape import Shape, room
 
 EMPTY_ROUNDS = 3  # rounds in a row that may end early without one committed unit
 POLL_S = 0.5
