@@ -111,6 +111,9 @@ class Job:
         with ThreadPoolExecutor(ADOPT_THREADS) as threads:
             for entry in threads.map(self.log.adopt, unsettled(ledger, self.plan)):
                 self.record(entry)
+        if ledger.doubtful:
+            fold(self.log.store, self.entries.values(), replaced=ledger.logs)
+            self._loose.clear()
 
     def committed(self) -> set[str]:
         """Ids of the units that need no more work."""

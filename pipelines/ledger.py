@@ -22,6 +22,12 @@ class Ledger:
     entries: Mapping[str, tuple[Entry, ...]]  # unit id -> its distinct entries; more than one only after a part was replaced
     loose: frozenset[str]  # unit ids that have a manifest of their own
     parts: Mapping[str, Listed]  # path -> part
+    logs: tuple[str, ...]  # paths of the objects that hold folded entries
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether an entry is there that describes a part which has been deleted or replaced since."""
+        return any(len(found) > 1 or part_path(unit_id) not in self.parts for unit_id, found in self.entries.items())
 
     def settled(self, unit_id: str) -> Entry | None:
         """The one entry that matches the unit's part; None when there is no part, no entry for it, or doubt."""
@@ -38,13 +44,14 @@ def read_ledger(store: Store) -> Ledger:
     names = [listed.path for listed in store.list(MANIFESTS)]
     with ThreadPoolExecutor(THREADS) as threads:
         loose = [entry for entry in threads.map(lambda path: _read_entry(store, path), names) if entry is not None]
-        logs = threads.map(lambda listed: load_entries(store.read(listed.path), listed.path), list(store.list(LOG)))
+        places = tuple(listed.path for listed in store.list(LOG))
+        logs = threads.map(lambda path: load_entries(store.read(path), path), places)
         for entry in (*loose, *(one for log in logs for one in log)):
             known = entries.setdefault(entry.unit, [])
             if entry not in known:
                 known.append(entry)
     parts = {listed.path: listed for listed in store.list("part-")}
-    return Ledger({unit: tuple(found) for unit, found in entries.items()}, frozenset(one.unit for one in loose), parts)
+    return Ledger({unit: tuple(found) for unit, found in entries.items()}, frozenset(one.unit for one in loose), parts, places)
 
 
 def _read_entry(store: Store, path: str) -> Entry | None:
@@ -60,12 +67,17 @@ def unsettled(ledger: Ledger, plan: Plan) -> list[Unit]:
     return [unit for unit in plan.units() if part_path(unit.id) in ledger.parts and ledger.settled(unit.id) is None]
 
 
-def fold(store: Store, entries: Iterable[Entry]) -> None:
-    """Put many entries into one object, then delete their single manifests; a crash in between leaves equal copies."""
+def fold(store: Store, entries: Iterable[Entry], replaced: Iterable[str] = ()) -> None:
+    """Put many entries into one object, then delete their single manifests and the `replaced` logs, which hold nothing else.
+
+    A crash in between leaves equal copies, which do no harm.
+    """
     kept = sorted(entries, key=lambda entry: entry.ordinal)
     data = dump_entries(kept)
-    store.put(LOG + hashlib.blake2b(data, digest_size=16).hexdigest(), data)
+    path = LOG + hashlib.blake2b(data, digest_size=16).hexdigest()
+    store.put(path, data)
     store.delete(MANIFESTS + entry.unit for entry in kept)
+    store.delete(place for place in replaced if place != path)
 
 
 def totals(entries: Iterable[Entry]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class RowSettings(Settings):
     sampling: Sampling = Sampling()
     decoder: str = "ar"
     decoder_params: Mapping[str, float | int | str] = Field(default_factory=dict)
-    seed: int = Field(0, ge=0, lt=SEED_LIMIT, description="of the job; each row derives its own")
+    seed: int = Field(default=0, ge=0, lt=SEED_LIMIT, description="of the job; each row derives its own")
     priority: int = 0
 
 
