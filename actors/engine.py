@@ -6,6 +6,7 @@ One step: reserve pages and plan every group, pack all rows, one forward, pick a
 import time
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from drawloom.actors.admission import page_keys
@@ -186,7 +187,7 @@ class Engine:
         )
 
 
-def _note_alternatives(members: list[Sequence], table, values) -> None:  # type: ignore[no-untyped-def]
+def _note_alternatives(members: list[Sequence], table: np.ndarray, values: np.ndarray) -> None:
     """Remember, by absolute position, what else could have stood there; a later score of the same position replaces an earlier one."""
     for (line, position, rank, *ids), logprobs in zip(table.tolist(), values.tolist(), strict=True):
         if members[line].request.sampling.logprobs is not None:

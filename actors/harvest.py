@@ -1,5 +1,6 @@
 """From the logits of a mixed batch to every group's commit, and the one copy that brings them to the host."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Listlike
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -130,7 +131,7 @@ def _compact(part: Part, commit: Commit, model: Model, page_tokens: int) -> None
     model.move_rows(slots[commit.keep], slots.gather(1, rank)[commit.keep])
 
 
-def _deed(arrays, group: Group) -> Deed:  # type: ignore[no-untyped-def]
+def _deed(arrays: Iterator[np.ndarray], group: Group) -> Deed:
     count, kept, drafted, accepted, rows = next(arrays)
     tokens, logprob = next(arrays), next(arrays)
     alternatives = (next(arrays), next(arrays)) if group.needs.alternatives >= 0 else None
