@@ -7,6 +7,7 @@
 #include "native_attention.h"
 #include "native_matmul.h"
 #include "native_pack.h"
+#include "native_pick.h"
 
 // Work in phases: a thread takes items of a phase until none is left, then waits for the items of others, not for the others themselves:
 // a thread that the system has put aside between two items holds up nobody.
@@ -244,4 +245,15 @@ void drawloom_unpack(const Matrix *matrix, float *weight) {
       for (int64_t i = 0; i < least(NR, matrix->outputs - p * NR); i++)
         for (int64_t j = 0; j < num; j++) weight[(p * NR + i) * matrix->inputs + k + j] = values[j * NR + i];
     }
+}
+
+// token [rows] drawn from choice [rows, vocabulary] (temperature 0: argmax), logprob [rows] of it under softmax of logits.
+void drawloom_pick(const float *logits, const float *choice, int64_t rows, int64_t vocabulary, const float *temperature, const int64_t *seed, const int64_t *sample, const int64_t *position, int64_t *token, float *logprob, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+  for (int64_t r = 0; r < rows; r++) {
+    const float *x = logits + r * vocabulary, *y = choice + r * vocabulary;
+    const int warm = temperature && temperature[r] > 0;
+    token[r] = warm ? draw_token(y, vocabulary, temperature[r], (uint64_t)seed[r], (uint64_t)sample[r], (uint64_t)position[r]) : argmax(y, vocabulary);
+    logprob[r] = x[token[r]] - log_sum_exp(x, vocabulary);
+  }
 }

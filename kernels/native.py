@@ -20,7 +20,7 @@ from torch import Tensor
 
 from drawloom.errors import SettingError
 
-SOURCES = ("native.c", "native_matmul.h", "native_attention.h", "native_pack.h")
+SOURCES = ("native.c", "native_matmul.h", "native_attention.h", "native_pack.h", "native_pick.h")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
 
@@ -58,6 +58,7 @@ SIGNATURES = {
     "drawloom_layers": ([POINTER(CStack), POINTER(CBatch), c_void_p, c_void_p, c_void_p, c_int], c_int),
     "drawloom_linear": ([POINTER(CMatrix), c_void_p, c_int64, c_void_p, c_int], None),
     "drawloom_attend": ([POINTER(CHeads), POINTER(CBatch), c_void_p, c_void_p, c_void_p, c_void_p, c_int], None),
+    "drawloom_pick": ([c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 6, c_int], None),
     "drawloom_packed_bytes": ([c_int64, c_int64, c_int], c_int64),
     "drawloom_pack": ([c_void_p, c_int64, c_int64, c_int, c_void_p, c_int], c_int),
     "drawloom_unpack": ([POINTER(CMatrix), c_void_p], None),

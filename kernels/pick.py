@@ -4,12 +4,14 @@ Order: penalties and bias, temperature, top-k, top-p, min-p, Gumbel-max. Reporte
 that), as the field's APIs do.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from drawloom.kernels.noise import gumbel, gumbel_at
+from drawloom.kernels import native
+from drawloom.kernels.choose import choose
+from drawloom.kernels.noise import gumbel
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,39 @@ def narrow(logits: Tensor, draw: Draw) -> Tensor:
     return torch.empty_like(logits).scatter_(-1, order, ranked.masked_fill(removed, -torch.inf))
 
 
-def draw_tokens(logits: Tensor, draw: Draw, *, narrowed: bool) -> Tensor:
-    """Gumbel-max tokens [L] of logits [L, V]: argmax(logits / temperature + noise). `narrowed`: some row uses top-k, top-p or min-p."""
-    warm = draw.temperature > 0
-    scaled = logits / torch.where(warm, draw.temperature, 1.0)[:, None]
-    if narrowed:
-        scaled = narrow(scaled, draw)
-    noise = gumbel(draw.seed, draw.sample, draw.position, logits.shape[-1])
-    return torch.where(warm[:, None], scaled + noise, logits).argmax(-1)
+def pick_reference(logits: Tensor, choice: Tensor, draw: Draw | None) -> tuple[Tensor, Tensor]:
+    """Tokens [L] drawn from choice [L, V] and their log-probabilities [L] under logits [L, V].
+
+    Gumbel-max: argmax(choice / temperature + noise), the lowest id among equals; draw None or temperature 0 takes argmax(choice).
+    """
+    if draw is None:
+        token = choice.argmax(-1)
+    else:
+        warm = draw.temperature > 0
+        scaled = choice / torch.where(warm, draw.temperature, 1.0)[:, None]
+        noise = gumbel(draw.seed, draw.sample, draw.position, choice.shape[-1])
+        token = torch.where(warm[:, None], scaled + noise, choice).argmax(-1)
+    return token, logits.gather(-1, token[:, None])[:, 0] - logits.logsumexp(-1)
+
+
+def pick_native(logits: Tensor, choice: Tensor, draw: Draw | None) -> tuple[Tensor, Tensor]:
+    """pick_reference in one native call a batch, for contiguous float32 on CPU; noise is computed only where it could decide."""
+    rows, vocab_size = logits.shape
+    token, logprob = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
+    logits, choice = logits.contiguous(), choice.contiguous()
+    keys = (None,) * 4 if draw is None else (native.address(draw.temperature), *_integers(draw))
+    native.library().drawloom_pick(
+        native.address(logits), native.address(choice), rows, vocab_size, *keys, token.data_ptr(), logprob.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return token, logprob
+
+
+def _integers(draw: Draw) -> tuple[int | None, ...]:
+    return tuple(native.address(one, torch.int64) for one in (draw.seed, draw.sample, draw.position))
+
+
+PATHS = {"native": pick_native, "torch": pick_reference}
 
 
 def pick(
@@ -88,21 +115,25 @@ def pick(
     forbidden: int | None = None,
     narrowed: bool = False,
     want_shape: bool = False,
+    impl: str = "auto",
 ) -> Picked:
     """Pick a token for each row of logits [L, V] float32.
 
     draw None takes every argmax. `forbidden` is a token that is never picked and has no mass (the mask token of a diffusion model).
-    `want_shape` also computes margin and entropy.
+    `narrowed`: some row uses top-k, top-p or min-p. `want_shape` also computes margin and entropy.
     """
     if forbidden is not None:
         logits = logits.index_fill(-1, torch.tensor([forbidden], device=logits.device), -torch.inf)
     choice = logits if penalty is None else penalise(logits, penalty)
-    token = choice.argmax(-1) if draw is None else draw_tokens(choice, draw, narrowed=narrowed)
-    total = logits.logsumexp(-1)
-    logprob = logits.gather(-1, token[:, None])[:, 0] - total
+    if draw is not None and narrowed:
+        warm = draw.temperature > 0
+        choice = narrow(choice / torch.where(warm, draw.temperature, 1.0)[:, None], draw)
+        draw = replace(draw, temperature=warm.float())
+    off_cpu = "the logits are on a GPU" if logits.is_cuda else native.why_not()
+    token, logprob = choose("pick", impl, PATHS, {"native": off_cpu})[1](logits, choice, draw)
     if not want_shape:
         return Picked(token, logprob)
-    logp = logits - total[:, None]
+    logp = logits.log_softmax(-1)
     prob = logp.exp()
     best = prob.topk(2, -1).values
     entropy = -(prob * logp.masked_fill(prob == 0, 0.0)).sum(-1)
@@ -115,6 +146,3 @@ def top_logprobs(logits: Tensor, token: Tensor, k: int) -> tuple[Tensor, Tensor,
     values, ids = logits.topk(k, -1)
     rank = (logits > own).sum(-1) + 1
     return ids, values - logits.logsumexp(-1, keepdim=True), rank
-
-
-__all__ = ["Draw", "Penalty", "Picked", "draw_tokens", "gumbel_at", "narrow", "penalise", "pick", "top_logprobs"]

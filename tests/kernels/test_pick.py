@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from drawloom.errors import SettingError
+from drawloom.kernels.native import why_not
 from drawloom.kernels.noise import gumbel
-from drawloom.kernels.pick import Draw, Penalty, narrow, pick, top_logprobs
+from drawloom.kernels.pick import Draw, Penalty, narrow, pick, pick_native, pick_reference, top_logprobs
 
 V = 37
 
@@ -127,3 +129,29 @@ def test_top_logprobs_and_rank():
     assert ids.tolist() == [[1, 2]]
     assert rank.tolist() == [2]
     torch.testing.assert_close(values, x.log_softmax(-1)[:, [1, 2]])
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"native kernels: {why_not()}")
+@pytest.mark.parametrize("vocab_size", [1, 3, 63, 64, 65, 1000, 49152])
+@pytest.mark.parametrize("scale", [0.1, 1.0, 6.0])
+def test_native_pick_is_the_reference(vocab_size, scale):
+    """Same token except where two candidates are nearly equal; log-probabilities within twice torch's own error against float64."""
+    rows = 7
+    x = torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(vocab_size)) * scale
+    how = draw(rows)
+    how = Draw(**{**vars(how), "temperature": torch.tensor([0.0, 0.8, 1.0, 0.3, 2.0, 0.0, 1.3])})
+    want, _ = pick_reference(x, x, how)
+    got, logprob = pick_native(x, x, how)
+    value = x / torch.where(how.temperature > 0, how.temperature, 1.0)[:, None]
+    value = value + gumbel(how.seed, how.sample, how.position, vocab_size) * (how.temperature > 0)[:, None]
+    gap = value.gather(1, want[:, None]) - value.gather(1, got[:, None])
+    assert float(gap.abs().max()) < 2e-6 * max(1.0, float(value.abs().max()))
+    exact = x.double().log_softmax(-1).gather(-1, got[:, None])[:, 0]
+    torch_error = (x.log_softmax(-1).gather(-1, got[:, None])[:, 0].double() - exact).abs().max()
+    assert float((logprob.double() - exact).abs().max()) <= 2 * float(torch_error) + 4e-6
+    assert torch.equal(pick_native(x, x, None)[0], x.argmax(-1))
+
+
+def test_an_impossible_path_is_refused():
+    with pytest.raises(SettingError, match="no implementation 'tritn'"):
+        pick(logits(2), None, impl="tritn")
