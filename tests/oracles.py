@@ -13,10 +13,10 @@ from drawloom.models.hash_lm import HashLM, mix
 GOLD = -7046029254386353131
 
 
-def hash_logits(model: HashLM, tokens: Sequence[int], sees: Callable[[int, int], bool]) -> Tensor:
-    """Logits [T, V] of every position when query i sees key j iff sees(i, j), from nothing."""
+def hash_logits(model: HashLM, tokens: Sequence[int], sees: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Logits [T, V] of every position when query i [T, 1] sees key j [1, T] iff sees(i, j), from nothing."""
     position = torch.arange(len(tokens))
-    visible = torch.tensor([[sees(i, j) for j in range(len(tokens))] for i in range(len(tokens))])
+    visible = sees(position[:, None], position[None, :])
     pairs = model.pair(position, torch.tensor(tokens))
     deep = mix((pairs * visible).sum(1) + position * GOLD)
     return model.logits((deep * visible).sum(1), position)
@@ -35,6 +35,9 @@ def choose(logits: Tensor, sampling: Sampling, context: Sequence[int], prompt_le
     if sampling.temperature == 0:
         return int(x.argmax())
     x = x / torch.tensor(sampling.temperature)
+    noise = gumbel(torch.tensor([seed]), torch.tensor([sample]), torch.tensor([position]), len(x))[0]
+    if not sampling.top_k and sampling.top_p == 1 and sampling.min_p == 0:
+        return int((x + noise).argmax())
     order = sorted(range(len(x)), key=lambda token: (-float(x[token]), token))
     if sampling.top_k:
         order = order[: sampling.top_k]
@@ -45,7 +48,6 @@ def choose(logits: Tensor, sampling: Sampling, context: Sequence[int], prompt_le
             break
         kept.append(token)
         mass += prob
-    noise = gumbel(torch.tensor([seed]), torch.tensor([sample]), torch.tensor([position]), len(x))[0]
     return max(kept, key=lambda token: (float(x[token] + noise[token]), -token))
 
 
