@@ -31,26 +31,23 @@ static void settle(Phase *phase, long total) {
 }
 
 INLINE int64_t panels(const Matrix *m) { return (m->outputs + NR - 1) / NR; }
-INLINE int64_t chunks(int64_t rows) { return (rows + MC - 1) / MC; }
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 enum { STORE, ADD };
 
-// The part of a product that one item computes: rows first..first + num against panels p..p + group.
+// An item of a product: rows first..first + num against panel p. Single rows take several panels to an item, so that items are not too small.
 typedef struct {
-  int64_t first, p;
-  int num, group;
+  int64_t first, p, end;
+  int num;
 } Part;
 
-INLINE int64_t num_parts(const Matrix *m, int64_t rows) {
-  const int64_t group = panels_at_once(rows);
-  return chunks(rows) * ((panels(m) + group - 1) / group);
-}
+INLINE int64_t panels_per_item(int64_t rows) { return rows <= 2 ? 4 : 1; }
+INLINE int64_t items_per_chunk(const Matrix *m, int64_t rows) { return (panels(m) + panels_per_item(rows) - 1) / panels_per_item(rows); }
+INLINE int64_t num_parts(const Matrix *m, int64_t rows) { return (rows + MC - 1) / MC * items_per_chunk(m, rows); }
 
 INLINE Part part_of(const Matrix *m, int64_t rows, int64_t item) {
-  const int64_t group = panels_at_once(rows), per_chunk = (panels(m) + group - 1) / group;
-  const int64_t first = item / per_chunk * MC, p = item % per_chunk * group;
-  return (Part){first, p, (int)least(MC, rows - first), (int)least(group, panels(m) - p)};
+  const int64_t first = item / items_per_chunk(m, rows) * MC, p = item % items_per_chunk(m, rows) * panels_per_item(rows);
+  return (Part){first, p, least(p + panels_per_item(rows), panels(m)), (int)least(MC, rows - first)};
 }
 
 // out [rows, outputs] = or += in [rows, inputs] times the matrix, plus bias.
@@ -58,13 +55,15 @@ static void product(Phase *phase, const Matrix *m, const float *in, int64_t rows
   float c[MC * NR] __attribute__((aligned(64)));
   EACH(phase, item, num_parts(m, rows)) {
     const Part part = part_of(m, rows, item);
-    panel_product(m, part.p, part.group, in + part.first * m->inputs, m->inputs, part.num, c);
-    for (int i = 0; i < part.group * part.num; i++) {
-      const int64_t column = (part.p + i / part.num) * NR, width = least(NR, m->outputs - column);
-      float *to = out + (part.first + i % part.num) * m->outputs + column;
-      for (int64_t j = 0; j < width; j++) {
-        const float value = c[i * NR + j] + (m->bias ? m->bias[column + j] : 0.0f);
-        to[j] = mode == ADD ? to[j] + value : value;
+    for (int64_t p = part.p; p < part.end; p++) {
+      const int64_t width = least(NR, m->outputs - p * NR);
+      panel_product(m, p, in + part.first * m->inputs, m->inputs, part.num, c);
+      for (int r = 0; r < part.num; r++) {
+        float *to = out + (part.first + r) * m->outputs + p * NR;
+        for (int64_t i = 0; i < width; i++) {
+          const float value = c[r * NR + i] + (m->bias ? m->bias[p * NR + i] : 0.0f);
+          to[i] = mode == ADD ? to[i] + value : value;
+        }
       }
     }
   }
@@ -75,25 +74,22 @@ static void gated(Phase *phase, const Matrix *gate, const Matrix *up, const floa
   float g[MC * NR] __attribute__((aligned(64))), u[MC * NR] __attribute__((aligned(64)));
   EACH(phase, item, num_parts(gate, rows)) {
     const Part part = part_of(gate, rows, item);
-    panel_product(gate, part.p, part.group, in + part.first * gate->inputs, gate->inputs, part.num, g);
-    panel_product(up, part.p, part.group, in + part.first * up->inputs, up->inputs, part.num, u);
-    for (int i = 0; i < part.group * part.num * NR; i += VW) {
-      const vf x = *(vf *)(g + i);
-      *(vf *)(g + i) = x / (1.0f + vexp(-x)) * *(vf *)(u + i);
-    }
-    for (int i = 0; i < part.group * part.num; i++) {
-      const int64_t column = (part.p + i / part.num) * NR;
-      memcpy(out + (part.first + i % part.num) * gate->outputs + column, g + i * NR, (size_t)least(NR, gate->outputs - column) * 4);
+    for (int64_t p = part.p; p < part.end; p++) {
+      const int64_t width = least(NR, gate->outputs - p * NR);
+      panel_product(gate, p, in + part.first * gate->inputs, gate->inputs, part.num, g);
+      panel_product(up, p, in + part.first * up->inputs, up->inputs, part.num, u);
+      for (int i = 0; i < part.num * NR; i += 8) AT(g + i) = AT(g + i) / (1.0f + vexp(-AT(g + i))) * AT(u + i);
+      for (int r = 0; r < part.num; r++) memcpy(out + (part.first + r) * gate->outputs + p * NR, g + r * NR, (size_t)width * 4);
     }
   }
 }
 
-// out = in / rms(in) * weight, one vector; width is a multiple of VW.
+// out = in / rms(in) * weight, one vector; width is a multiple of 8.
 INLINE void rms_norm(const float *in, const float *weight, int64_t width, float eps, float *out) {
-  vf squares = {0};
-  for (int64_t i = 0; i < width; i += VW) squares += *(const vf *)(in + i) * *(const vf *)(in + i);
+  v8 squares = {0};
+  for (int64_t i = 0; i < width; i += 8) squares += AT(in + i) * AT(in + i);
   const float scale = 1.0f / sqrtf(hsum(squares) / (float)width + eps);
-  for (int64_t i = 0; i < width; i += VW) *(vf *)(out + i) = *(const vf *)(in + i) * scale * *(const vf *)(weight + i);
+  for (int64_t i = 0; i < width; i += 8) AT(out + i) = AT(in + i) * scale * AT(weight + i);
 }
 
 #define ROWS_AT_ONCE 8
@@ -144,7 +140,7 @@ static Lists lists_of(const Batch *batch) {
     const int64_t keys = batch->prefix_lens[s] + batch->row_starts[s + 1] - batch->row_starts[s];
     longest = keys > longest ? keys : longest;
   }
-  return (Lists){malloc((size_t)(longest + VW) * 4), malloc((size_t)(longest + 1) * 8)};
+  return (Lists){malloc((size_t)(longest + 8) * 4), malloc((size_t)(longest + 1) * 8)};
 }
 
 static void attend_rows(Phase *phase, const Heads *h, const Batch *batch, const float *q, int64_t q_stride, const float *keys, const float *values, Lists lists, float *out) {

@@ -72,85 +72,68 @@ INLINE void packed_values(int format, const vi q[NV], int j, const float *scales
   }
 }
 
-// Panels that one call of tile covers: few rows alone would wait for the latency of their own sums.
-INLINE int panels_at_once(int64_t rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
-
-#define FMA_ROWS(p, k)                                                                         \
-  UNROLL for (int m = 0; m < M; m++) {                                                         \
-    UNROLL for (int v = 0; v < NV; v++) acc[(p) * M + m][v] += a[m * lda + (k)] * w[v];        \
+#define FMA_ROWS(k)                                                                  \
+  UNROLL for (int m = 0; m < M; m++) {                                               \
+    UNROLL for (int v = 0; v < NV; v++) acc[m][v] += a[m * lda + (k)] * w[v];        \
   }
 
-// c [P][M][NR] += a [M, inputs] times inputs first..end of P panels, `bytes` apart; P, M and format are constants after inlining.
-INLINE void tile(int format, int P, int M, const char *panel, int64_t bytes, int64_t first, int64_t end, const float *a, int64_t lda, float *c) {
+// c [M][NR] += a [M, inputs] times inputs first..end of a panel; M and format are constants after inlining.
+INLINE void tile(int format, int M, const char *panel, int64_t first, int64_t end, const float *a, int64_t lda, float *c) {
   vf acc[MR][NV], w[NV];
   for (int64_t start = first; start < end; start += KB) {
     const int64_t stop = start + KB < end ? start + KB : end;
-    UNROLL for (int i = 0; i < P * M; i++) {
-      UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vf){0};
+    UNROLL for (int m = 0; m < M; m++) {
+      UNROLL for (int v = 0; v < NV; v++) acc[m][v] = (vf){0};
     }
     if (format == F32 || format == BF16) {
       for (int64_t k = start; k < stop; k++) {
-        UNROLL for (int p = 0; p < P; p++) {
-          plain_values(format, panel + p * bytes, k, w);
-          FMA_ROWS(p, k)
-        }
+        plain_values(format, panel, k, w);
+        FMA_ROWS(k)
       }
     } else {
       const int per_word = format == Q8 ? 4 : 8, num_scales = format == Q8 ? NR : 2 * NR;
       for (int64_t k = start; k < stop; k += 32) {
-        const char *block = panel + k / 32 * panel_bytes(format, 32);
+        const float *scales = (const float *)(panel + k / 32 * panel_bytes(format, 32));
         for (int part = 0; part < 32 / per_word; part++) {
-          vi q[4][NV];
-          UNROLL for (int p = 0; p < P; p++) {
-            const int32_t *words = (const int32_t *)(block + p * bytes) + num_scales + part * NR;
-            UNROLL for (int v = 0; v < NV; v++) q[p][v] = *(const vi *)(words + v * VW);
-          }
+          vi q[NV];
+          UNROLL for (int v = 0; v < NV; v++) q[v] = *(const vi *)((const int32_t *)scales + num_scales + part * NR + v * VW);
           UNROLL for (int j = 0; j < per_word; j++) {
-            UNROLL for (int p = 0; p < P; p++) {
-              packed_values(format, q[p], j, (const float *)(block + p * bytes), w);
-              FMA_ROWS(p, k + part * per_word + j)
-            }
+            packed_values(format, q, j, scales, w);
+            FMA_ROWS(k + part * per_word + j)
           }
         }
       }
     }
-    UNROLL for (int i = 0; i < P * M; i++) {
-      UNROLL for (int v = 0; v < NV; v++) *(vf *)(c + i * NR + v * VW) += acc[i][v];
+    UNROLL for (int m = 0; m < M; m++) {
+      UNROLL for (int v = 0; v < NV; v++) *(vf *)(c + m * NR + v * VW) += acc[m][v];
     }
   }
 }
 
-typedef void Tile(const char *panel, int64_t bytes, int64_t first, int64_t end, const float *a, int64_t lda, float *c);
-#define ONE(F, P, M) \
-  static void tile_##F##_##P##_##M(const char *panel, int64_t bytes, int64_t first, int64_t end, const float *a, int64_t lda, float *c) { \
-    tile(F, P, M, panel, bytes, first, end, a, lda, c);                                                                                \
+typedef void Tile(const char *panel, int64_t first, int64_t end, const float *a, int64_t lda, float *c);
+#define ONE(F, M)                                                                                                       \
+  static void tile_##F##_##M(const char *panel, int64_t first, int64_t end, const float *a, int64_t lda, float *c) { \
+    tile(F, M, panel, first, end, a, lda, c);                                                                          \
   }
-#define SMALL(F) ONE(F, 4, 1) ONE(F, 2, 2) ONE(F, 2, 3) ONE(F, 1, 1) ONE(F, 1, 2) ONE(F, 1, 3) ONE(F, 1, 4)
-#define SMALL_OF(F) {{tile_##F##_1_1, tile_##F##_1_2, tile_##F##_1_3, tile_##F##_1_4}, {tile_##F##_4_1, tile_##F##_2_2, tile_##F##_2_3, tile_##F##_1_4}}
-SMALL(F32)
-SMALL(BF16)
-SMALL(Q8)
-SMALL(Q4)
-static Tile *const SMALL_TILES[4][2][4] = {SMALL_OF(F32), SMALL_OF(BF16), SMALL_OF(Q8), SMALL_OF(Q4)};  // [format][several panels][rows - 1]
+#define FEW(F) ONE(F, 1) ONE(F, 2) ONE(F, 3) ONE(F, 4)
+#define FEW_OF(F) tile_##F##_1, tile_##F##_2, tile_##F##_3, tile_##F##_4
+FEW(F32)
+FEW(BF16)
+FEW(Q8)
+FEW(Q4)
+static Tile *const FEW_TILES[4][4] = {{FEW_OF(F32)}, {FEW_OF(BF16)}, {FEW_OF(Q8)}, {FEW_OF(Q4)}};  // [format][rows - 1]
 #if MR > 4
-ONE(F32, 1, 5)
-ONE(F32, 1, 6)
+ONE(F32, 5) ONE(F32, 6)
 #endif
 #if MR > 6
-ONE(F32, 1, 7)
-ONE(F32, 1, 8)
-ONE(F32, 1, 9)
-ONE(F32, 1, 10)
-ONE(F32, 1, 11)
-ONE(F32, 1, 12)
+ONE(F32, 7) ONE(F32, 8) ONE(F32, 9) ONE(F32, 10) ONE(F32, 11) ONE(F32, 12)
 #endif
-static Tile *const TILES[MR] = {  // float32 values, [rows - 1]
-    tile_F32_1_1, tile_F32_1_2, tile_F32_1_3, tile_F32_1_4,
+static Tile *const TILES[MR] = {FEW_OF(F32),  // [rows - 1]
 #if MR > 4
-    tile_F32_1_5, tile_F32_1_6,
+                                tile_F32_5, tile_F32_6,
 #endif
 #if MR > 6
-    tile_F32_1_7, tile_F32_1_8, tile_F32_1_9, tile_F32_1_10, tile_F32_1_11, tile_F32_1_12,
+                                tile_F32_7, tile_F32_8, tile_F32_9, tile_F32_10, tile_F32_11, tile_F32_12
 #endif
 };
 
@@ -187,18 +170,14 @@ static void decode_by_format(int format, const char *panel, int64_t first, int64
   }
 }
 
-// c [group][num][NR] = a [num, inputs] times `group` panels from p on; num <= MC, group <= panels_at_once(num).
-static void panel_product(const Matrix *matrix, int64_t p, int group, const float *a, int64_t lda, int num, float *c) {
+// c [num][NR] = a [num, inputs] times panel p; num <= MC. A few rows take values as they are decoded; more share a decoded buffer.
+static void panel_product(const Matrix *matrix, int64_t p, const float *a, int64_t lda, int num, float *c) {
   const int format = (int)matrix->format, tiles = (num + MR - 1) / MR;
-  const int64_t inputs = matrix->inputs, bytes = panel_bytes(format, inputs);
-  const char *panel = (const char *)matrix->panels + p * bytes;
-  memset(c, 0, (size_t)group * num * NR * 4);
+  const int64_t inputs = matrix->inputs;
+  const char *panel = (const char *)matrix->panels + p * panel_bytes(format, inputs);
+  memset(c, 0, (size_t)num * NR * 4);
   if (num <= 4) {
-    if (group == panels_at_once(num)) {
-      SMALL_TILES[format][1][num - 1](panel, bytes, 0, inputs, a, lda, c);
-    } else {
-      for (int i = 0; i < group; i++) SMALL_TILES[format][0][num - 1](panel + i * bytes, bytes, 0, inputs, a, lda, c + i * num * NR);
-    }
+    FEW_TILES[format][num - 1](panel, 0, inputs, a, lda, c);
     return;
   }
   float buffer[KC * NR] __attribute__((aligned(64)));
@@ -211,7 +190,7 @@ static void panel_product(const Matrix *matrix, int64_t p, int group, const floa
     }
     for (int t = 0, row = 0; t < tiles; t++) {
       const int take = (num - row + tiles - t - 1) / (tiles - t);
-      TILES[take - 1]((const char *)values, 0, 0, end - first, a + row * lda + first, lda, c + row * NR);
+      TILES[take - 1]((const char *)values, 0, end - first, a + row * lda + first, lda, c + row * NR);
       row += take;
     }
   }
