@@ -13,6 +13,7 @@ from drawloom.errors import RowError
 from drawloom.models.hash_lm import HashLM, HashText
 
 ALL = list(RECIPES)
+SMALL = {name: {"block": 8} for name, row in RECIPES.items() if row.diffusion}
 
 
 @pytest.mark.parametrize("decoder", ALL)
@@ -29,36 +30,39 @@ def test_max_tokens_is_exact_whatever_the_block(decoder):
 @pytest.mark.parametrize("decoder", ALL)
 def test_end_of_text_and_stop_tokens(decoder):
     """Text ends before the first end token; a stop token id is reported, end-of-text is not."""
-    seen = set()
-    model = HashLM(5, sway=4.0)
-    for seed in range(12):
-        free = request("x", [seed, 7], decoder, seed, max_tokens=40, temperature=1.2, ignore_eos=True)
-        text = ids(run(engine(model), [free])["x"])
-        stop = text[3]
-        one = request("x", [seed, 7], decoder, seed, max_tokens=40, temperature=1.2, stop_token_ids=(stop,))
-        got = run(engine(model), [one])["x"].samples[0]
-        ends = [text.index(token) for token in (62, stop) if token in text]
-        assert list(got.token_ids) == text[: min(ends)]
+    model, params = HashLM(5, sway=4.0), SMALL.get(decoder, {})
+    common = {"max_tokens": 40, "temperature": 1.2}
+    free = run(engine(model), [request(str(s), [s, 7], decoder, s, params, ignore_eos=True, **common) for s in range(12)])
+    texts = {name: ids(done) for name, done in free.items()}
+    stopped = [request(str(s), [s, 7], decoder, s, params, stop_token_ids=(texts[str(s)][3],), **common) for s in range(12)]
+    reasons = set()
+    for name, done in run(engine(model), stopped).items():
+        got, text, stop = done.samples[0], texts[name], texts[name][3]
+        end = min(text.index(token) for token in (62, stop) if token in text)
+        assert list(got.token_ids) == text[:end]
         assert got.finish_reason == "stop"
-        assert got.stop_reason == (stop if text[min(ends)] == stop else None)
-        seen.add(got.stop_reason is None)
-    assert False in seen
+        assert got.stop_reason == (stop if text[end] == stop else None)
+        reasons.add(got.stop_reason is None)
+    assert False in reasons
 
 
 @pytest.mark.parametrize("decoder", ALL)
 def test_stop_strings_are_found_across_step_borders(decoder):
     """Whatever the decoder commits at once, text is cut before the first stop string and its tokens stay."""
-    text, model = HashText(), HashLM(6, sway=4.0)
+    text, model, params = HashText(), HashLM(6, sway=4.0), SMALL.get(decoder, {})
+    common = {"max_tokens": 50, "ignore_eos": True}
+    free = run(engine(model), [request(str(seed), [seed], decoder, seed, params, **common) for seed in range(8)])
+    cut, want = [], {}
     for seed in range(8):
-        free = run(engine(model), [request("x", [seed], decoder, seed, max_tokens=50, ignore_eos=True)])["x"].samples[0]
+        whole = free[str(seed)].samples[0].text
         for start, size in ((0, 1), (5, 3), (17, 6), (40, 10)):
-            stop = free.text[start : start + size]
-            one = request("x", [seed], decoder, seed, max_tokens=50, ignore_eos=True, stop=("never\x00", stop))
-            got = run(engine(model), [one])["x"].samples[0]
-            at = free.text.index(stop)
-            assert got.text == free.text[:at]
-            assert got.stop_reason == stop
-            assert text.decode(list(got.token_ids)) == free.text[: at + size], "tokens end with the one that completes the stop string"
+            stop, name = whole[start : start + size], f"{seed} {start}"
+            cut.append(request(name, [seed], decoder, seed, params, stop=("never\x00", stop), **common))
+            want[name] = (whole[: whole.index(stop)], whole[: whole.index(stop) + size], stop)
+    for name, done in run(engine(model), cut).items():
+        got = done.samples[0]
+        tokens = text.decode(list(got.token_ids))
+        assert (got.text, tokens, got.stop_reason) == want[name], "tokens end with the one that completes the stop string"
 
 
 @pytest.mark.parametrize("decoder", ["ar", "lookup", "jacobi"])
