@@ -21,7 +21,7 @@ from drawloom.errors import SettingError
 from drawloom.pipelines.store import TMP, Listed, StoreError
 
 T = TypeVar("T")
-DELETE_AT_ONCE = 1000  # the limit of DeleteObjects
+PAGE = 1000  # keys in one answer of ListObjectsV2, and in one DeleteObjects: S3's limits
 PASSING = {"SlowDown", "InternalError", "RequestTimeout", "Throttling", "ThrottlingException", "TooManyRequests", "RequestLimitExceeded"}
 PASSING |= {"ConditionalRequestConflict", "OperationAborted", "BadDigest", "429"}  # besides every status from 500 on
 ABSENT = {"NoSuchKey", "404", "NotFound"}
@@ -46,7 +46,7 @@ class Patience:
     read_s: float
 
 
-BRISK = Patience(6.0, 3.0, 5.0)  # first contact: a wrong setting shows within 15 s
+BRISK = Patience(4.0, 3.0, 4.0)  # first contact: a wrong setting shows within 15 s
 STEADY = Patience(300.0, 10.0, 60.0)  # in mid-job: outlast throttling or a failover
 REFUSED_S = 30.0  # in mid-job a refusal may pass too: credentials are renewed, and access flickers under load
 
@@ -104,7 +104,7 @@ class S3Store:
             page = self._call(
                 "ListObjectsV2",
                 prefix,
-                lambda client, more=more: client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix + prefix, **more),
+                lambda client, more=more: client.list_objects_v2(Bucket=self.bucket, Prefix=self.prefix + prefix, MaxKeys=PAGE, **more),
             )
             for found in page.get("Contents", ()):
                 if not found["Key"].endswith("/"):  # a folder's placeholder
@@ -123,8 +123,8 @@ class S3Store:
 
     def delete(self, paths: Iterable[str]) -> None:
         keys = [{"Key": self.prefix + path} for path in paths]
-        for first in range(0, len(keys), DELETE_AT_ONCE):
-            some = keys[first : first + DELETE_AT_ONCE]
+        for first in range(0, len(keys), PAGE):
+            some = keys[first : first + PAGE]
             self._call("DeleteObjects", some[0]["Key"].removeprefix(self.prefix), functools.partial(_delete, bucket=self.bucket, keys=some))
 
     def open_input(self, path: str) -> pa.NativeFile:
@@ -187,7 +187,8 @@ class S3Store:
     def _complaint(self, action: str, path: str, code: str, error: Exception) -> str:
         endpoint = _client(self.patience).meta.endpoint_url
         hint = f"; {HINTS[code]}" if code in HINTS else ""
-        return f"S3 {action} failed on bucket {self.bucket!r}, key {self.prefix + path!r} at {endpoint}: {error}{hint}"
+        what = f"{code}: {error.response['Error'].get('Message', '')}" if isinstance(error, ClientError) else error
+        return f"S3 {action} failed on bucket {self.bucket!r}, key {self.prefix + path!r} at {endpoint}: {what}{hint}"
 
 
 def _delete(client: Any, bucket: str, keys: list[dict[str, str]]) -> None:
