@@ -41,11 +41,18 @@ class NativeForward:
         hidden = run_layers(hidden, self._stack, rows, slots, (cosines[0].contiguous(), sines[0].contiguous()))
         return linear(hidden[logit_rows], self._head)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of packed weights, all of which every forward reads."""
+        return sum(matrix.num_bytes for matrix in self._matrices())
+
     def describe(self) -> str:
         """Formats of the packed weights and their size."""
-        matrices = [self._head, *(matrix for layer in self._layers for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down))]
-        formats = "+".join(sorted({matrix.format for matrix in matrices}))
-        return f"{formats} weights, {sum(matrix.num_bytes for matrix in matrices) / 1e6:.0f} MB"
+        formats = "+".join(sorted({matrix.format for matrix in self._matrices()}))
+        return f"{formats} weights, {self.weight_bytes / 1e6:.0f} MB"
+
+    def _matrices(self) -> list[Packed]:
+        return [self._head, *(matrix for layer in self._layers for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down))]
 
 
 def why_not(network: PreTrainedModel) -> str:

@@ -70,6 +70,12 @@ class TransformersModel:
         better = list(LAYOUTS)[: list(LAYOUTS).index(self.layout)]
         return f"{self.layout} layout, {own}" + "".join(f"; not {name}: {self._refused.get(name) or 'not asked for'}" for name in better)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in the format in which a forward reads them."""
+        held = {id(weight): weight.numel() * weight.element_size() for weight in self.network.parameters()}
+        return self._native.weight_bytes if self._native else sum(held.values())
+
     def allocate(self, num_pages: int, page_tokens: int) -> None:
         """Make zeroed caches for num_pages pages of page_tokens tokens; once."""
         if self._pages.keys:
