@@ -59,12 +59,15 @@ class none:
 
 class lookup(none):
     """Prompt lookup (Saxena 2023; LLMA, Yang et al. 2023): find the latest earlier place where the last n tokens stand, for the
-    largest n in least..ngram that has one, and propose what followed there."""
+    largest n in least..ngram that has one, and propose what followed there, at most per_match * n tokens: a long match deserves a
+    long draft (SuffixDecoding, Oliaro et al. 2024)."""
 
-    def __init__(self, ngram: int, least: int) -> None:
-        if not 1 <= least <= ngram:
-            raise SettingError(f"lookup needs 1 <= least <= ngram, got least={least}, ngram={ngram}")
-        self.ngram, self.least = ngram, least
+    def __init__(self, ngram: int, least: int, per_match: int) -> None:
+        if not 1 <= least <= ngram or per_match < 1:
+            raise SettingError(
+                f"lookup needs 1 <= least <= ngram and per_match >= 1, got least={least}, ngram={ngram}, per_match={per_match}"
+            )
+        self.ngram, self.least, self.per_match = ngram, least, per_match
 
     def propose(self, lines: Lines, state: Nothing, width: int) -> tuple[Tensor, Tensor]:
         history, length = lines.history, lines.length
@@ -81,7 +84,8 @@ class lookup(none):
         found = best >= self.least * history.shape[1]
         index = where[:, None] + 1 + torch.arange(width, device=history.device)
         tokens = history.gather(1, index.clamp(max=history.shape[1] - 1))
-        return tokens, torch.where(found, (length - 1 - where).clamp(max=width), 0)
+        most = (best // history.shape[1] * self.per_match).clamp(max=width)
+        return tokens, torch.where(found, torch.minimum(length - 1 - where, most), 0)
 
 
 class jacobi:

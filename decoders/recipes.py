@@ -58,9 +58,9 @@ RECIPES: dict[str, Recipe] = {
         "",
     ),
     "lookup": Recipe(
-        lambda width=10, ngram=3, least=2: DraftVerify(lookup(ngram, least), width, coupled),
-        "drafts what followed the last n tokens earlier in the text",
-        "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487",
+        lambda width=16, ngram=8, least=1, per_match=2: DraftVerify(lookup(ngram, least, per_match), width, coupled),
+        "drafts what followed the last n tokens earlier in the text, up to per_match * n tokens of it",
+        "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487; SuffixDecoding, arXiv 2411.04975",
     ),
     "jacobi": Recipe(
         lambda width=8: DraftVerify(jacobi(width), width, coupled),
