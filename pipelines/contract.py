@@ -1,7 +1,7 @@
 """What each field of a request accepts: as an Arrow type, as a JSON value and as a CSV cell."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ class Kind:
     accepts: Callable[[pa.DataType], bool]
     fits: Callable[[Any], bool]
     cell: Literal["text", "number", "boolean"] = "text"
+    empty: pa.DataType = field(default_factory=pa.string)  # of a column in which every row is null
 
 
 def _text(kind: pa.DataType) -> bool:
@@ -82,8 +83,8 @@ def _are_biases(value: Any) -> bool:
     return isinstance(value, (dict, str)) or (isinstance(value, list) and all(isinstance(item, dict) for item in value))
 
 
-_NUMBER = Kind("a number", _number, _is_number, "number")
-_INTEGER = Kind("an integer", _number, _is_number, "number")  # 5.0 is one; 5.5 is found row by row
+_NUMBER = Kind("a number", _number, _is_number, "number", pa.float64())
+_INTEGER = Kind("an integer", _number, _is_number, "number", pa.int64())  # 5.0 is one; 5.5 is found row by row
 _TEXT = Kind("text", _text, _is_text)
 _TOKENS = Kind("a list of integers", _list_of(_number), _are_tokens)
 CONTRACT: dict[str, Kind] = {
@@ -101,11 +102,11 @@ CONTRACT: dict[str, Kind] = {
     "logit_bias": Kind("{token id: bias}", lambda kind: _record(kind) or _list_of(_record)(kind), _are_biases),
     "stop": Kind("text or a list of text", _list_of(_text), _are_texts),
     "stop_token_ids": _TOKENS,
-    "ignore_eos": Kind("true or false", pa.types.is_boolean, lambda value: isinstance(value, bool), "boolean"),
+    "ignore_eos": Kind("true or false", pa.types.is_boolean, lambda value: isinstance(value, bool), "boolean", pa.bool_()),
     "logprobs": _INTEGER,
     "n": _INTEGER,
     "decoder": _TEXT,
     "decoder_params": Kind("a struct, or its JSON text", _record, _is_record),
-    "seed": Kind("an integer from 0 to 2^64 - 1", _number, _is_seed, "number"),
+    "seed": Kind("an integer from 0 to 2^64 - 1", _number, _is_seed, "number", pa.uint64()),
     "priority": _INTEGER,
 }

@@ -1,6 +1,6 @@
 """One Arrow schema for many files: merge what differs, and make each table fit it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -30,9 +30,10 @@ def plain_field(field: pa.Field) -> pa.Field:
     return pa.field(field.name, plain(field.type), metadata={k: v for k, v in (field.metadata or {}).items() if k.startswith(b"drawloom.")})
 
 
-def unify(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
+def unify(schemas: Sequence[tuple[str, pa.Schema]], empty: Mapping[str, pa.DataType]) -> pa.Schema:
     """One schema that holds all of (file name, schema): columns in order of appearance, integers and floats widened, structs
-    joined, null types filled by the others and text where all are null. Metadata of other tools is dropped: it describes other columns.
+    joined, null types filled by the others. A column that is null everywhere gets its type of `empty`, else text.
+    Metadata of other tools is dropped: it describes other columns.
 
     Raises SettingError naming the column, both types and both files when they cannot be joined.
     """
@@ -44,7 +45,11 @@ def unify(schemas: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
         for field in schema:
             whole = _join(whole, plain_field(field), name, seen.get(field.name, name))
             seen.setdefault(field.name, name)
-    return pa.schema([field.with_type(_known(field.type)) for field in whole])
+    return pa.schema([_filled(field, empty) for field in whole])
+
+
+def _filled(field: pa.Field, empty: Mapping[str, pa.DataType]) -> pa.Field:
+    return field.with_type(empty[field.name] if pa.types.is_null(field.type) and field.name in empty else _known(field.type))
 
 
 def _join(whole: pa.Schema, field: pa.Field, name: str, first: str) -> pa.Schema:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from drawloom.errors import SettingError
 from drawloom.pipelines.columns import Columns, expected, resolve
+from drawloom.pipelines.contract import CONTRACT
 from drawloom.pipelines.schemas import unify
 from drawloom.pipelines.sources import InputFile
 from drawloom.pipelines.store import before_start, open_store
@@ -98,7 +99,8 @@ def plan_units(files: Sequence[InputFile], rows_per_unit: int, columns: Columns 
                 found = scan(file, wanted, rows_per_unit, shapes[file.format])
                 planned.append(PlannedFile(file, digest, found.num_rows, found.offsets, found.header))
     schemas += [(f"the {kind} files", schema_of(shape)) for kind, shape in shapes.items() if shape]
-    plan = Plan(tuple(planned), unify(schemas), rows_per_unit)
+    empty = {name: CONTRACT[field].empty for name, field in wanted.items()}
+    plan = Plan(tuple(planned), unify(schemas, empty), rows_per_unit)
     if not plan.num_rows:
         raise SettingError(f"no rows in {len(files)} input file{'s' if len(files) != 1 else ''} ({files[0].uri if files else 'none'}, ...)")
     resolve(columns, plan.schema)
