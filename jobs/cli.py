@@ -42,13 +42,16 @@ def generate(
     """Complete every row of INPUT into OUTPUT. Run the same command again to resume; a finished job is left as it is."""
     from drawloom.jobs.flags import nested
     from drawloom.jobs.generate import generate as run
+    from drawloom.jobs.quiet import quiet
     from drawloom.jobs.settings import load_settings
 
     paths = {name: value for name, value in (("input", input), ("output", output)) if value is not None}
-    console = Console(soft_wrap=not sys.stdout.isatty())
+    console = Console(file=sys.stdout, soft_wrap=not sys.stdout.isatty())
     with_resume = f"run the same command again to resume{f' {output}' if output else ''}"
     try:
-        result = run(load_settings(config, nested(flags) | paths), console)
+        settings = load_settings(config, nested(flags) | paths)
+        with quiet():
+            result = run(settings, console)
     except KeyboardInterrupt:
         _leave(f"interrupted; what was committed is kept: {with_resume}", FAILED)
     raise typer.Exit(ROW_ERRORS if result.num_errors else DONE)

@@ -37,8 +37,8 @@ def _lines(sums: Mapping[str, Any], figures: Figures) -> list[tuple[str, str]]:
         lines.append(("drafts accepted", f"{figures.acceptance:.1%}"))
     if len(figures.rows_by_replica) > 1:
         lines.append(("rows by replica", ", ".join(f"{rows:,}" for rows in figures.rows_by_replica)))
-    if figures.deaths:
-        lines.append(("engine restarts", f"{figures.deaths:,}"))
+    for name, count in (("replica restarts", figures.restarts), ("engine restarts", figures.deaths)):
+        lines += [(name, f"{count:,}")] if count else []
     return lines
 
 

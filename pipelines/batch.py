@@ -36,7 +36,7 @@ from drawloom.pipelines.quarantine import MAX_STARTS, one_by_one
 from drawloom.pipelines.reading import UnitReader
 from drawloom.pipelines.receipts import Receipt, outcomes_of, slowest
 from drawloom.pipelines.rows import RowSettings, requests_of
-from drawloom.pipelines.shape import Shape, num_readers
+from drawloom.pipelines.shape import READERS, Shape
 from drawloom.pipelines.units import Unit
 
 UNITS_PER_TASK = 16  # that one reading task yields, one after the other
@@ -86,9 +86,10 @@ def dataset(spec: Spec, units: Sequence[Unit], shape: Shape, units_in_flight: in
         reading,
         batch_size=1,
         batch_format="pyarrow",
-        compute=TaskPoolStrategy(size=num_readers(shape)),
+        compute=TaskPoolStrategy(size=min(READERS, len(tasks))),
         fn_kwargs={"spec": packed, "board": board},
         num_cpus=1,
+        memory=1,  # a byte, so that the stages differ: Ray Data would fuse equal ones, and reading would block the replicas' event loops
     )
     return works.map_batches(
         Generate,
@@ -166,7 +167,7 @@ class Generate:
         requests = [one for one in work.requests if isinstance(one, Request)]
         if starts <= MAX_STARTS:
             return await self._replica.submit(requests)
-        return await one_by_one(requests, self._replica.submit, self._board.try_row.remote)
+        return await one_by_one(requests, self._replica.submit, self._board.try_row.remote, self._board.end_row.remote)
 
     def _commit(self, work: Work, completions: Sequence[Completion]) -> Receipt:
         outcomes = list(outcomes_of(work.requests, completions))

@@ -68,6 +68,10 @@ class Board:
         self._starts[row] += 1
         return self._starts[row]
 
+    def end_row(self, row: str) -> None:
+        """A row that was worked on alone has ended, so its starts were no deaths."""
+        del self._starts[row]
+
     def end(self, unit: str, replica: str, num_rows: int) -> None:
         self._open.pop(unit, None)
         self._rows[replica] += num_rows

@@ -2,8 +2,7 @@
 
 import logging
 import math
-import os
-import sys
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +11,9 @@ import ray
 from ray.data import DataContext
 
 from drawloom.errors import SettingError
-from drawloom.pipelines.shape import Shape, num_readers, room
+from drawloom.pipelines.shape import READERS, Shape, room
 
+CONNECT_TIMEOUT_S = 5.0
 LOGGERS = ("ray", "ray.data", "ray._private", "ray.util")
 
 
@@ -34,8 +34,7 @@ def connected(shape: Shape, address: str | None) -> Iterator[None]:
         if address is not None:
             refuse_too_small(shape, address)
         configure_data()
-        with native_errors_hidden():
-            yield
+        yield
     finally:
         ray.shutdown()
 
@@ -59,7 +58,7 @@ def _start_local(shape: Shape) -> None:
     """Logical CPUs are counted so that the pool and the readers always fit; the operating system shares the real ones."""
     ray.init(
         address="local",  # never a stranger's cluster that happens to run here
-        num_cpus=math.ceil(shape.replicas * shape.cpus) + num_readers(shape),
+        num_cpus=math.ceil(shape.replicas * shape.cpus) + READERS,
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
@@ -72,10 +71,26 @@ def _start_local(shape: Shape) -> None:
 
 
 def _join(address: str) -> None:
+    _check_reachable(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise SettingError(f"no Ray cluster answers at {address!r}: {error}") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Fail in seconds where Ray would try for minutes."""
+    if address.startswith("ray://"):
+        raise SettingError(
+            f"{address}: a job runs inside the cluster, not through Ray Client; use `ray job submit`, or --address auto there"
+        )
+    host, _, port = address.rpartition(":")
+    if not host:
+        return  # a word such as auto
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise SettingError(f"no Ray cluster answers at {address!r}: {error}; name the address that `ray start --head` printed") from error
 
 
 def configure_data() -> None:
@@ -92,24 +107,3 @@ def configure_data() -> None:
 def _hush() -> None:
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-@contextmanager
-def native_errors_hidden() -> Iterator[None]:
-    """Keep what Ray's C++ writes to file descriptor 2 off the terminal: it sounds an alarm about every actor pool, and no level
-    stops it. The driver's log in Ray's session folder has it all. Python's sys.stderr keeps its place.
-    """
-    if sys.stderr.fileno() != 2:  # somebody captures it already
-        yield
-        return
-    sys.stderr.flush()
-    before, saved = sys.stderr, os.dup(2)
-    with open(os.devnull, "wb") as hole, os.fdopen(os.dup(2), "w", buffering=1) as python:
-        os.dup2(hole.fileno(), 2)
-        sys.stderr = python
-        try:
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            sys.stderr = before

@@ -22,7 +22,8 @@ LINE_EVERY_S = 5.0
 class Figures:
     """One look at a job. Rows count the whole job; tokens, speeds, errors and slowest rows count this run."""
 
-    rows: int
+    rows: int  # committed
+    ended: int  # through an engine, committed or not
     total_rows: int
     errors: int
     error_codes: Mapping[str, int]
@@ -32,6 +33,7 @@ class Figures:
     tokens_per_forward: float | None
     acceptance: float | None
     replicas: int
+    restarts: int  # of replicas
     deaths: int  # of engines
     elapsed_s: float
     eta_s: float | None
@@ -40,14 +42,16 @@ class Figures:
 
     def line(self) -> str:
         """Without colours, for a log."""
-        return f"{self.rows:,}/{self.total_rows:,} rows  " + self.rest()
+        return f"{self.ended:,}/{self.total_rows:,} rows  " + self.rest()
 
     def rest(self) -> str:
-        parts = [f"{self.tokens_per_s:,.0f} tok/s"]
+        parts = [f"{self.rows:,} committed"] if self.rows < self.ended else []
+        parts += [f"{self.tokens_per_s:,.0f} tok/s"]
         parts += [f"{self.tokens_per_forward:.2f} tok/forward"] if self.tokens_per_forward is not None else []
         parts += [f"{self.acceptance:.0%} accepted"] if self.acceptance is not None else []
         parts += [f"{self.errors:,} errors"] if self.errors else []
         parts += [f"{self.replicas} replicas"] if self.replicas else ["starting"]
+        parts += [f"{self.restarts} replica restarts"] if self.restarts else []
         parts += [f"{self.deaths} engine restarts"] if self.deaths else []
         return "  ".join([*parts, f"ETA {duration(self.eta_s)}"])
 
@@ -100,10 +104,11 @@ class Tally:
             sums, replicas = self._sums, list(self._snapshot.replicas.values()) if self._snapshot else []
             (then, old_tokens, old_rows), (latest, tokens, rows) = self._past[0], self._past[-1]
             span_s = max(latest - then, 1e-9)
-            left = self.total_rows - self.done_rows - sums["rows"]
+            ended = min(max(self.done_rows + rows, self.done_rows + sums["rows"]), self.total_rows)
             speed = max(0.0, (rows - old_rows) / span_s)
             return Figures(
                 rows=self.done_rows + sums["rows"],
+                ended=ended,
                 total_rows=self.total_rows,
                 errors=sums["errors"],
                 error_codes=dict(self._codes),
@@ -113,9 +118,10 @@ class Tally:
                 tokens_per_forward=sums["completion_tokens"] / sums["forwards"] if sums["forwards"] else None,
                 acceptance=sums["accepted"] / sums["drafted"] if sums["drafted"] else None,
                 replicas=len(replicas),
+                restarts=self._snapshot.num_starts - len(replicas) if self._snapshot else 0,
                 deaths=sum(replica.stats.deaths for replica in replicas),
                 elapsed_s=now - self.began_s,
-                eta_s=left / speed if speed else None,
+                eta_s=(self.total_rows - ended) / speed if speed else None,
                 slowest=tuple(self._slowest),
                 rows_by_replica=tuple(replica.rows for replica in replicas),
             )
@@ -153,4 +159,4 @@ def _draw_bar(tally: Tally, over: threading.Event, console: Console) -> None:
         task: TaskID = bar.add_task("rows", total=tally.total_rows, rest="")
         while not over.wait(0.25):
             figures = tally.figures()
-            bar.update(task, completed=figures.rows, rest=figures.rest())
+            bar.update(task, completed=figures.ended, rest=figures.rest())

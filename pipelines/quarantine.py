@@ -16,12 +16,15 @@ async def one_by_one(
     requests: Sequence[Request],
     submit: Callable[[Sequence[Request]], Awaitable[list[Completion]]],
     try_row: Callable[[str], Awaitable[int]],
+    end_row: Callable[[str], Awaitable[None]],
 ) -> list[Completion]:
-    """Complete requests one after the other. `try_row` notes a row outside of this process and says how often it has been tried."""
+    """Complete requests one after the other. `try_row` notes a row outside of this process and says how often it was tried in vain
+    by now, this time included; `end_row` strikes that note out."""
     done = []
     for request in requests:
         tries = await try_row(request.id)
         done += [_given_up(request, tries - 1)] if tries > ROW_TRIES else await submit([request])
+        await end_row(request.id)
     return done
 
 

@@ -5,6 +5,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+READERS = 2  # tasks that read input at one time, one CPU each
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -17,12 +19,6 @@ class Shape:
     def __str__(self) -> str:
         each = f"{self.cpus:g} CPU" + (f" and {self.gpus:g} GPU" if self.gpus else "")
         return f"{self.replicas} replica{'s' if self.replicas > 1 else ''} of {each}"
-
-
-def num_readers(shape: Shape) -> int:
-    """Tasks that read input at one time, one CPU each. Not as many as replicas: Ray Data would fuse two stages of one size,
-    and reading would block the replicas' event loops."""
-    return 2 if shape.replicas != 2 else 3
 
 
 def room(nodes: Sequence[Mapping[str, float]], shape: Shape) -> int:
