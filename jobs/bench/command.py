@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+LOG_WIDTH = 140  # characters of a table that no terminal limits
 app = typer.Typer(no_args_is_help=True)
 
 
@@ -28,7 +29,8 @@ def peers(
     from drawloom.jobs.bench.run import Plan, run_peers
 
     plan = Plan(prompts, model, _words(others), _words(only), rounds, new_tokens, threads)
-    raise typer.Exit(0 if run_peers(plan, Console(stderr=True)) else 1)
+    console = Console(stderr=True)
+    raise typer.Exit(0 if run_peers(plan, console if console.is_terminal else Console(stderr=True, width=LOG_WIDTH)) else 1)
 
 
 def _words(text: str) -> tuple[str, ...]:

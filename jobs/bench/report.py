@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from drawloom.jobs.bench.compare import Measurement
@@ -14,18 +15,20 @@ DETAILS = ("forwards", "tokens_per_forward", "acceptance", "outside_forward")
 
 
 def table_of(measurements: Sequence[Measurement], bounds: Mapping[str, float]) -> Table:
-    """One workload: systems in the order measured, then the machine's limits. The first system is the base of the first ratio."""
-    workload = measurements[0].workload
-    table = Table(title=f"{workload.name}: {workload.describe()}", title_justify="left")
-    table.add_column("system")
-    bases = _bases(measurements)
-    for column in ("tokens/s", "lowest-highest", *(f"x {base.system}" for base in bases), "tokens/forward", "accepted", "outside forward"):
+    """One workload: systems in the order measured; below them what went wrong, and the machine's limits in tokens/s.
+
+    Ratios are medians within a round; the first base is the first system, the second our own autoregression.
+    """
+    workload, bases = measurements[0].workload, _bases(measurements)
+    below = [f"{item.system} has no speed: {item.fault}" for item in measurements if item.fault]
+    below += ["limits, tokens/s: " + "; ".join(f"{name} {value:.0f}" for name, value in bounds.items())]
+    title = f"{workload.name}: {workload.describe()}"
+    table = Table(title=title, title_justify="left", caption="\n".join(below), caption_justify="left", box=SIMPLE_HEAD)
+    table.add_column("system", no_wrap=True)
+    for column in ("tok/s", "range", *(f"x {base.system}" for base in bases), "tok/forward", "accepted", "outside", "ties"):
         table.add_column(column, justify="right")
-    table.add_column("near ties", justify="right")
     for item in measurements:
-        table.add_row(item.system, *([item.fault] if item.fault else _cells(item, bases)))
-    for name, value in bounds.items():
-        table.add_row(f"limit: {name}", f"{value:.0f}", style="dim")
+        table.add_row(item.system, *([] if item.fault else _cells(item, bases)))
     return table
 
 
@@ -58,7 +61,7 @@ def _cells(item: Measurement, bases: Sequence[Measurement]) -> list[str]:
         f"{min(item.speeds):.1f}-{max(item.speeds):.1f}",
         *(f"{item.ratio(base):.2f}" for base in bases),
         "" if forward is None else f"{forward:.2f}",
-        "" if accepted is None or item.system == OWN else f"{accepted:.0%}",
+        "" if accepted is None or item.system.startswith(OWN) else f"{accepted:.0%}",
         "" if outside is None else f"{outside:.1%}",
         str(item.near_ties),
     ]

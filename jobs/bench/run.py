@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from drawloom.actors.build import build_engine
+from drawloom.actors.engine import Engine
 from drawloom.actors.settings import EngineSettings
 from drawloom.errors import SettingError
 from drawloom.jobs.bench.compare import Judge, Measurement, judge_with, measure
@@ -22,13 +22,15 @@ from drawloom.jobs.bench.report import line_of, table_of
 from drawloom.jobs.bench.systems import Continuous, Drawloom, Generate, System
 from drawloom.jobs.bench.workload import Workload, read_sources, workloads
 from drawloom.models.checkpoint import Checkpoint, locate
-from drawloom.models.load import load_network
+from drawloom.models.load import info_of, load_model, load_network
 from drawloom.models.settings import ModelSettings
-from drawloom.models.tokenizer import text_of
+from drawloom.models.tokenizer import TokenizerText, text_of
+from drawloom.models.transformer import TransformersModel
 from drawloom.settings import nearest
 
 PEER_FOLDER = Path(".cache/peers")  # below the current folder: environments of several GB that nothing else needs
 BUSY = 0.5  # processes; above it a two-core machine gives other numbers
+PLAIN_LAYOUT = "paged"  # transformers' own classes on float32 weights, attention straight from the pages
 LOOKUP_TOKENS = 10  # drafted a step by transformers' prompt lookup
 
 
@@ -60,21 +62,28 @@ def run_peers(plan: Plan, console: Console) -> bool:
         remotes = [stack.enter_context(start(name, PEER_FOLDER, checkpoint.folder, torch.get_num_threads())) for name in plan.others]
         bench = _Bench(checkpoint, settings, network, remotes)
         where = {"model": checkpoint.name, "dtype": "float32", "commit": commit(), "hardware": hardware(load), **_versions(remotes)}
-        _introduce(bench.machine, where, console)
+        where["drawloom"] = bench.model.describe()
+        _introduce(bench, where, console)
         found = [item for workload in todo for item in _print(bench, workload, plan.rounds, where, console)]
     return not any(item.fault for item in found)
 
 
 class _Bench:
-    """The systems, built once and used for every workload, and what they run on."""
+    """The systems, built once and used for every workload, and what they run on.
+
+    Where our native layout keeps the weights in a narrower format than float32 (the same values, bit for bit), our engine on float32
+    weights joins too, so that the table tells what the format does from what the engine does.
+    """
 
     def __init__(self, checkpoint: Checkpoint, settings: ModelSettings, network: PreTrainedModel, remotes: list[Any]) -> None:
         text = text_of(checkpoint)
-        engine = build_engine(settings, EngineSettings(share_prefix=False), "lookup")
+        self.model = load_model(settings)
+        engine = Engine(self.model, text, EngineSettings(share_prefix=False))
         eos = text.eos_token_ids
         self.generate, self.lookup = Generate(network, eos), Generate(network, eos, lookup=LOOKUP_TOKENS)
         self.continuous = Continuous(network, eos)
         self.ours, self.ours_lookup = Drawloom(engine, "ar"), Drawloom(engine, "lookup")
+        self.plain = [Drawloom(_float32(checkpoint, text), "ar", PLAIN_LAYOUT)] if self.model.layout == "native" else []
         self.remotes: list[System] = list(remotes)
         self.judge: Judge = judge_with(network, eos)
         self.machine: Machine = measure_machine()
@@ -82,16 +91,29 @@ class _Bench:
 
     def systems(self, workload: Workload) -> list[System]:
         """transformers generate first: it is the reference. Prompt lookup joins where answers copy."""
-        found: list[System] = [self.generate, self.ours, self.continuous, *self.remotes]
+        found: list[System] = [self.generate, self.ours, *self.plain, self.continuous, *self.remotes]
         if not workload.ends:
             return found
         return [*found, self.ours_lookup, *([self.lookup] if workload.batch == 1 else [])]
 
+    def bounds(self, workload: Workload, num_tokens: int) -> dict[str, float]:
+        """Limits of the machine, in tokens/s: for float32 weights, and for the weights as our layout keeps them."""
+        found = limits(self.machine, self.size, workload, num_tokens)
+        own = replace(self.size, weight_bytes=self.model.weight_bytes)
+        return {**found, "memory, packed weights": limits(self.machine, own, workload, num_tokens)["memory"]} if self.plain else found
 
-def _introduce(machine: Machine, where: dict[str, Any], console: Console) -> None:
+
+def _float32(checkpoint: Checkpoint, text: TokenizerText) -> Engine:
+    network = load_network(checkpoint, torch.float32, "cpu")
+    model = TransformersModel(network, info_of(checkpoint, network), PLAIN_LAYOUT)
+    return Engine(model, text, EngineSettings(share_prefix=False))
+
+
+def _introduce(bench: _Bench, where: dict[str, Any], console: Console) -> None:
     found = where["hardware"]
     console.print(f"{found['cpu']}, {found['threads']} threads, {where['model']} {where['dtype']}, commit {where['commit']}")
-    console.print(f"measured: memory {machine.read_bytes_s / 1e9:.1f} GB/s, arithmetic {machine.flops / 1e9:.0f} GFLOP/s")
+    console.print(f"measured: memory {bench.machine.read_bytes_s / 1e9:.1f} GB/s, arithmetic {bench.machine.flops / 1e9:.0f} GFLOP/s")
+    console.print(f"float32 weights {bench.size.weight_bytes / 1e6:.0f} MB; drawloom runs the {bench.model.describe()}")
     if found["load_before"] > BUSY:
         console.print(f"the load before the start was {found['load_before']}: something else is running, these speeds mean little")
 
@@ -99,7 +121,7 @@ def _introduce(machine: Machine, where: dict[str, Any], console: Console) -> Non
 def _print(bench: _Bench, workload: Workload, rounds: int, where: dict[str, Any], console: Console) -> Iterator[Measurement]:
     """Measure one workload and show it at once."""
     found = measure(workload, bench.systems(workload), bench.judge, rounds)
-    bounds = limits(bench.machine, bench.size, workload, found[0].runs[0].num_tokens)
+    bounds = bench.bounds(workload, found[0].runs[0].num_tokens)
     console.print(table_of(found, bounds))
     for item in found:
         print(line_of(item, found, bounds, where), flush=True)

@@ -41,8 +41,9 @@ class System(Protocol):
 class Drawloom:
     """Our engine with one recipe. Prefix sharing is off in it, so that a second pass finds nothing to reuse."""
 
-    def __init__(self, engine: EngineLike, decoder: str) -> None:
-        self.name, self._engine, self._decoder = f"drawloom {decoder}", engine, decoder
+    def __init__(self, engine: EngineLike, decoder: str, note: str = "") -> None:
+        self.name = f"drawloom {decoder}" + (f", {note}" if note else "")
+        self._engine, self._decoder = engine, decoder
         self._passes = 0
 
     def run(self, workload: Workload) -> Run:
