@@ -8,6 +8,9 @@ OUTPUT/_drawloom/manifests/<unit>    one entry per part: counts, sizes, hashes
 OUTPUT/_drawloom/log/<hash>          many entries folded into one object; their single manifests are then deleted
 OUTPUT/_drawloom/tmp/                half-written files of a local store
 
+Readers take the folder (pyarrow, pandas, `datasets.load_dataset(OUTPUT)`) or OUTPUT/*.parquet (duckdb); nothing of ours under
+_drawloom/ ends in .parquet or .json, so that none of them takes it for data.
+
 A unit is committed when its part exists. The part is created by `put_if_absent`: of any number of committers (a retried task, a
 process thought dead) one succeeds; the others find its part and describe that one. The entry is a pure function of the part's bytes,
 so it does not matter who writes it, or how often. After a crash between part and entry, `open_job` writes the missing entry. A part
