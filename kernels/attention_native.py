@@ -10,7 +10,7 @@ from drawloom.kernels.native import CBatch, CHeads, address, library
 
 
 def attend_native(query: Tensor, key_cache: Tensor, value_cache: Tensor, rows: Rows, scoring: Scoring) -> Tensor:
-    """query [R, H, D] float32, caches [num_slots, G, D] float32 -> [R, H, D]; see attend_reference. D is a multiple of 8 up to 256."""
+    """query [R, H, D] float32, caches [num_slots, G, D] float32 -> [R, H, D]; see attend_reference. D is a multiple of 8."""
     query = query.contiguous()
     out = torch.empty_like(query)
     heads = heads_of(query.shape[1], key_cache, scoring)
@@ -23,7 +23,7 @@ def attend_native(query: Tensor, key_cache: Tensor, value_cache: Tensor, rows: R
 
 def why_not_shape(head_dim: int) -> str:
     """Why heads of this size cannot run here, or ""."""
-    return "" if head_dim % 16 == 0 and head_dim <= 256 else f"head size {head_dim} is not a multiple of 16 up to 256"
+    return "" if head_dim % 8 == 0 else f"head size {head_dim} is not a multiple of 8"
 
 
 def heads_of(num_heads: int, key_cache: Tensor, scoring: Scoring) -> CHeads:

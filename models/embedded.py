@@ -72,11 +72,16 @@ def _write(source: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    network: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True)
+    from drawloom.models.quiet import quiet
+
+    place: dict[str, Any] = {"gguf_file": source.name, "local_files_only": True}
+    with quiet():
+        network: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **place)
     # transformers refuses to save a network that still calls itself quantised; its weights are plain float32 by now.
     network.hf_quantizer = None
     network.__dict__.pop("quantization_method", None)
     network.__dict__.pop("is_quantized", None)
     del network.config.quantization_config
-    network.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True).save_pretrained(folder)
+    with quiet():
+        network.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source.parent, **place).save_pretrained(folder)

@@ -9,6 +9,7 @@ from drawloom.errors import SettingError
 from drawloom.models.checkpoint import Checkpoint, locate
 from drawloom.models.families import TESTED, check_family
 from drawloom.models.prove import prove
+from drawloom.models.quiet import quiet
 from drawloom.models.ragged import ModelInfo
 from drawloom.models.settings import ModelSettings
 from drawloom.models.transformer import TransformersModel
@@ -16,6 +17,8 @@ from drawloom.models.transformer import TransformersModel
 
 def load_model(settings: ModelSettings) -> TransformersModel:
     """Load the checkpoint that `settings` names. Raises SettingError when it cannot be found, read, or expressed here."""
+    if settings.compile:
+        raise SettingError("compile=true: no layout is compiled by torch yet (on CPU the native one is C code); set compile=false")
     checkpoint, device = locate(settings), device_of(settings)
     network = load_network(checkpoint, dtype_of(settings, device), device)
     info = info_of(checkpoint, network)
@@ -44,9 +47,10 @@ def load_network(checkpoint: Checkpoint, dtype: torch.dtype | str, device: str) 
     place: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **_gguf(checkpoint)}
     try:
         check_family(AutoConfig.from_pretrained(checkpoint.folder, **place))
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **place
-        )
+        with quiet():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                checkpoint.folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **place
+            )
     except (OSError, ValueError) as error:
         raise SettingError(f"model {checkpoint.name!r} cannot be loaded from {checkpoint.folder}: {error}") from None
     network, report = loaded

@@ -42,17 +42,36 @@ class NativeForward:
         return linear(hidden[logit_rows], self._head)
 
     @property
-    def weight_bytes(self) -> int:
-        """Bytes of packed weights, all of which every forward reads."""
-        return sum(matrix.num_bytes for matrix in self._matrices())
-
-    def describe(self) -> str:
-        """Formats of the packed weights and their size."""
-        formats = "+".join(sorted({matrix.format for matrix in self._matrices()}))
-        return f"{formats} weights, {self.weight_bytes / 1e6:.0f} MB"
-
-    def _matrices(self) -> list[Packed]:
+    def matrices(self) -> list[Packed]:
+        """All packed weights."""
         return [self._head, *(matrix for layer in self._layers for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down))]
+
+
+class PackedLinear(nn.Module):
+    """A linear module of a network, its float32 weight packed without loss."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.packed = pack(linear.weight, linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in_features] -> [..., out_features]"""
+        return linear(x.reshape(-1, self.in_features), self.packed).view(*x.shape[:-1], self.out_features)
+
+
+def pack_linears(network: nn.Module) -> list[Packed]:
+    """Replace every plain linear module of a network; its own copy of the weight goes, unless an embedding shares it."""
+    found = [(parent, name, child) for parent in network.modules() for name, child in parent.named_children() if type(child) is nn.Linear]
+    for parent, name, child in found:
+        setattr(parent, name, PackedLinear(child))
+    return [module.packed for module in network.modules() if isinstance(module, PackedLinear)]
+
+
+def formats_of(matrices: list[Packed]) -> str:
+    """Formats of packed weights and their size, for reports."""
+    formats = "+".join(sorted({matrix.format for matrix in matrices}))
+    return f"{formats} weights, {sum(matrix.num_bytes for matrix in matrices) / 1e6:.0f} MB"
 
 
 def why_not(network: PreTrainedModel) -> str:
@@ -65,8 +84,8 @@ def why_not(network: PreTrainedModel) -> str:
     layer: Any = network.model.layers[0]
     if config.hidden_act not in ("silu", "swish") or layer.mlp.gate_proj.bias is not None:
         return "its gated part has a bias or another activation than silu"
-    if config.hidden_size % 16:
-        return f"hidden size {config.hidden_size} is not a multiple of 16"
+    if config.hidden_size % 8:
+        return f"hidden size {config.hidden_size} is not a multiple of 8"
     return why_not_shape(layer.self_attn.head_dim) or native.why_not()
 
 

@@ -45,7 +45,7 @@ class TransformersModel:
 
     `layout` says how it runs (docs/performance.md has their speeds), best first:
       native     the layers in one call of a CPU kernel, weights packed without loss; for the families that kernel knows
-      paged      the network's own classes, attention by a CPU kernel straight from the pages
+      paged      the network's own classes, linear modules packed without loss, attention by a CPU kernel straight from the pages
       padded     the network's own classes, attention by torch over gathered keys
       reference  the network's own classes, attention one sequence at a time, in plain torch
     """
@@ -63,18 +63,23 @@ class TransformersModel:
         for layer in self._layers:
             layer.drawloom = self._pages
         self._native = native.NativeForward(network) if self.layout == "native" else None
+        self._packed = self._native.matrices if self._native else native.pack_linears(network) if self.layout == "paged" else []
 
     def describe(self) -> str:
         """One line for reports: the layout, and why each faster one was not taken."""
-        own = self._native.describe() if self._native else str(self._dtype).removeprefix("torch.")
+        own = native.formats_of(self._packed) if self._packed else str(self._dtype).removeprefix("torch.")
         better = list(LAYOUTS)[: list(LAYOUTS).index(self.layout)]
         return f"{self.layout} layout, {own}" + "".join(f"; not {name}: {self._refused.get(name) or 'not asked for'}" for name in better)
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights in the format in which a forward reads them."""
-        held = {id(weight): weight.numel() * weight.element_size() for weight in self.network.parameters()}
-        return self._native.weight_bytes if self._native else sum(held.values())
+        packed = sum(matrix.num_bytes for matrix in self._packed)
+        if self._native:
+            return packed
+        apart: Any = self.network.get_input_embeddings().weight if self._packed else None  # of which a forward reads a few rows
+        held = {id(weight): weight.numel() * weight.element_size() for weight in self.network.parameters() if weight is not apart}
+        return packed + sum(held.values())
 
     def allocate(self, num_pages: int, page_tokens: int) -> None:
         """Make zeroed caches for num_pages pages of page_tokens tokens; once."""

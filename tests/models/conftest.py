@@ -70,6 +70,6 @@ class Driver:
             own.append(self.free.pop(0))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def drive() -> Callable[..., Driver]:
     return Driver
