@@ -33,9 +33,9 @@ from drawloom.pipelines.columns import Columns, Roles, resolve
 from drawloom.pipelines.identity import JOB, JobIdentity, StoredJob, check_inputs, dump_job, load_job, refuse_other
 from drawloom.pipelines.ledger import MANIFESTS, SUCCESS, Ledger, fold, read_ledger, totals, unsettled
 from drawloom.pipelines.manifests import Entry, decode_part, describe, dump_entry, encode_part, part_path
+from drawloom.pipelines.objects import TMP, Store, before_start
 from drawloom.pipelines.outcomes import outcome_schema
 from drawloom.pipelines.sources import InputFile
-from drawloom.pipelines.store import TMP, Store, before_start
 from drawloom.pipelines.units import Plan, Unit, dump_plan, load_plan, moved
 
 PLAN = "_drawloom/plan/"

@@ -9,8 +9,8 @@ from typing import Any
 
 from drawloom.errors import DrawloomError, SettingError
 from drawloom.pipelines.columns import Columns
+from drawloom.pipelines.objects import Store
 from drawloom.pipelines.sources import InputFile
-from drawloom.pipelines.store import Store
 from drawloom.pipelines.streams import digest_of
 from drawloom.pipelines.units import Plan, listing_digest
 

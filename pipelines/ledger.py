@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drawloom.pipelines.manifests import Entry, dump_entries, load_entries, load_entry, part_path
-from drawloom.pipelines.store import Listed, Store
+from drawloom.pipelines.objects import Listed, Store
 from drawloom.pipelines.units import Plan, Unit
 
 MANIFESTS, LOG, SUCCESS = "_drawloom/manifests/", "_drawloom/log/", "_SUCCESS"

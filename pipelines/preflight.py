@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from drawloom.errors import SettingError
+from drawloom.pipelines.objects import Store, before_start
 from drawloom.pipelines.sources import InputFile, refuse_overlap
-from drawloom.pipelines.store import Store, before_start, open_store
+from drawloom.pipelines.store import open_store
 
 
 def preflight(spec: str | Sequence[str], files: Sequence[InputFile], output: Store) -> Store:

@@ -18,7 +18,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, IncompleteReadError
 
 from drawloom.errors import SettingError
-from drawloom.pipelines.store import TMP, Listed, StoreError
+from drawloom.pipelines.objects import TMP, Listed, StoreError
 
 T = TypeVar("T")
 PAGE = 1000  # keys in one answer of ListObjectsV2, and in one DeleteObjects: S3's limits

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drawloom.errors import SettingError
-from drawloom.pipelines.store import Listed, Store, before_start, open_store
+from drawloom.pipelines.objects import Listed, Store, before_start
+from drawloom.pipelines.store import open_store
 
 Format = Literal["parquet", "jsonl", "csv"]
 ENDINGS: dict[str, Format] = {

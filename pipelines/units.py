@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 from drawloom.errors import SettingError
 from drawloom.pipelines.columns import Columns, expected, resolve
 from drawloom.pipelines.contract import CONTRACT
+from drawloom.pipelines.objects import before_start
 from drawloom.pipelines.schemas import unify
 from drawloom.pipelines.sources import InputFile
-from drawloom.pipelines.store import before_start, open_store
+from drawloom.pipelines.store import open_store
 from drawloom.pipelines.streams import digest_of
 from drawloom.pipelines.textfiles import scan, schema_of
 

@@ -10,7 +10,8 @@ from drawloom.pipelines.commits import CommitLog, log_of, read_plan
 from drawloom.pipelines.identity import StoredJob, load_job
 from drawloom.pipelines.ledger import SUCCESS, Ledger, read_ledger, totals
 from drawloom.pipelines.manifests import Entry, decode_part, describe, load_success, part_path
-from drawloom.pipelines.store import Store, before_start, open_store
+from drawloom.pipelines.objects import Store, before_start
+from drawloom.pipelines.store import open_store
 from drawloom.pipelines.units import Plan, Unit, listing_digest
 
 DEEP_THREADS = 8

@@ -18,11 +18,12 @@ from drawloom.actors.fake import FakeText
 from drawloom.actors.request import Completion, Request, Sample, Stats, TokenLogprob
 from drawloom.pipelines.commits import Hook, Job, JobIdentity, no_hook, open_job
 from drawloom.pipelines.manifests import Entry
+from drawloom.pipelines.objects import Store
 from drawloom.pipelines.outcomes import Outcome, outcome_table
 from drawloom.pipelines.reading import UnitReader
 from drawloom.pipelines.rows import RowSettings, requests_of
 from drawloom.pipelines.sources import find_inputs
-from drawloom.pipelines.store import Store, open_store
+from drawloom.pipelines.store import open_store
 from drawloom.pipelines.units import Unit, plan_units
 
 POINTS = ("before_data", "after_data", "before_manifest", "after_manifest")

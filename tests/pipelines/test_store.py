@@ -18,9 +18,10 @@ from s3_rig import BUCKET, Faults, Server, faulting_proxy, free_ports
 from drawloom.errors import SettingError
 from drawloom.jobs.verify import verify
 from drawloom.pipelines import s3
+from drawloom.pipelines.objects import Store, StoreError
 from drawloom.pipelines.preflight import preflight
 from drawloom.pipelines.sources import find_inputs
-from drawloom.pipelines.store import LocalStore, Store, StoreError, open_store
+from drawloom.pipelines.store import LocalStore, open_store
 
 Use = Callable[..., None]
 
