@@ -67,7 +67,7 @@ class CommitLog:
         self.hook("before_data")
         won = self.store.put_if_absent(part_path(unit.id), data)
         self.hook("after_data")
-        entry = describe(table, data, unit, self.roles, self._tag(unit)) if won else self._standing(unit)
+        entry = describe(table, data, unit, self.roles) if won and self.store.exclusive else self._standing(unit)
         self.hook("before_manifest")
         self._put(entry)
         self.hook("after_manifest")
@@ -80,14 +80,17 @@ class CommitLog:
         return entry
 
     def _standing(self, unit: Unit) -> Entry:
-        tag = self._tag(unit)
-        data = self.store.read(part_path(unit.id))
+        """The entry of the part as it is now."""
+        tag, data = self._tag(unit), self.store.read(part_path(unit.id))
+        while (now := self._tag(unit)) != tag:
+            tag, data = now, self.store.read(part_path(unit.id))
         return describe(decode_part(data, unit, self.job_id, self.schema), data, unit, self.roles, tag)
 
     def _put(self, entry: Entry) -> None:
         self.store.put(MANIFESTS + entry.unit, dump_entry(entry))
 
     def _tag(self, unit: Unit) -> str:
+        """What tells this part from a later one of the same unit; needed only where a part can be replaced."""
         found = None if self.store.exclusive else self.store.stat(part_path(unit.id))
         return found.tag if found else ""
 

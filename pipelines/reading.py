@@ -39,10 +39,13 @@ class UnitReader:
         self._place: _ParquetPlace | _StreamPlace | None = None
 
     def read(self, unit: Unit) -> UnitRows:
-        """The rows of one unit. Raises SettingError when they do not fit the schema, DrawloomError when the file has changed."""
-        if unit.file.format == "parquet":
-            return self._parquet(unit)
-        return self._text(unit, self._bytes(unit))
+        """The rows of one unit. Raises SettingError when they do not fit the schema, DrawloomError when the file has changed since
+        planning or cannot be read."""
+        try:
+            return self._parquet(unit) if unit.file.format == "parquet" else self._text(unit, self._bytes(unit))
+        except (pa.ArrowException, OSError) as error:
+            self.close()
+            raise DrawloomError(f"{unit.file.uri}: rows {unit.start} to {unit.stop} cannot be read: {error}") from error
 
     def close(self) -> None:
         if self._place is not None:

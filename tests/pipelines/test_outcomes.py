@@ -54,6 +54,11 @@ def test_an_engine_error_becomes_the_rows_error() -> None:
     assert (row["error"]["code"], row["error"]["message"], row["error"]["retryable"]) == ("too_long", "prompt has 9 tokens", False)
 
 
+def test_last_words_that_are_no_text_are_escaped() -> None:
+    failed = Outcome(None, Failure("killed", "bytes \udcff", stderr_tail="\ud800"), 1)
+    assert outcome_table(INPUT.slice(0, 1), [failed], ROLES).to_pylist()[0]["error"]["stderr_tail"] == "\\ud800"
+
+
 def _digest(table: pa.Table, start: int = 0) -> int:
     return content_digest(table, ROLES, "in.parquet", start)
 

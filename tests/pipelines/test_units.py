@@ -218,6 +218,21 @@ def test_a_file_that_changed_after_planning_is_refused(tmp_path: Path) -> None:
             read_all(plan)
 
 
+def test_a_file_that_is_gone_or_damaged_in_its_middle_is_named(tmp_path: Path) -> None:
+    rows = [{"prompt": random.Random(number).randbytes(40).hex()} for number in range(300)]
+    for path in (write_rows(tmp_path / "a.parquet", rows), write_jsonl(tmp_path / "b.jsonl", rows)):
+        plan = plan_of(path, 100)
+        data = bytearray(path.read_bytes())
+        data[2000:6000] = b"\0" * 4000
+        if path.suffix == ".parquet":
+            path.write_bytes(data)
+            with pytest.raises(DrawloomError, match=r"a\.parquet: rows 0 to 100 cannot be read"):
+                read_all(plan)
+        path.unlink()
+        with pytest.raises(DrawloomError, match="cannot be read"):
+            read_all(plan)
+
+
 # Text
 
 
