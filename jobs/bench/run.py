@@ -30,7 +30,7 @@ from drawloom.settings import nearest
 
 PEER_FOLDER = Path(".cache/peers")  # below the current folder: environments of several GB that nothing else needs
 BUSY = 0.5  # processes; above it a two-core machine gives other numbers
-PLAIN_LAYOUT = "paged"  # transformers' own classes on float32 weights, attention straight from the pages
+PLAIN_LAYOUT = "padded"  # transformers' own classes on float32 weights, attention in torch
 LOOKUP_TOKENS = 10  # drafted a step by transformers' prompt lookup
 
 
@@ -71,19 +71,19 @@ def run_peers(plan: Plan, console: Console) -> bool:
 class _Bench:
     """The systems, built once and used for every workload, and what they run on.
 
-    Where our native layout keeps the weights in a narrower format than float32 (the same values, bit for bit), our engine on float32
-    weights joins too, so that the table tells what the format does from what the engine does.
+    Our faster layouts keep the weights in the narrowest format that gives back every bit; our engine on float32 weights joins too, so
+    that the table tells what the format does from what the engine does.
     """
 
     def __init__(self, checkpoint: Checkpoint, settings: ModelSettings, network: PreTrainedModel, remotes: list[Any]) -> None:
         text = text_of(checkpoint)
         self.model = load_model(settings)
-        engine = Engine(self.model, text, EngineSettings(share_prefix=False))
+        engine = Engine(self.model, text, EngineSettings(share_prefix=False, kv_gib=1.0))
         eos = text.eos_token_ids
         self.generate, self.lookup = Generate(network, eos), Generate(network, eos, lookup=LOOKUP_TOKENS)
         self.continuous = Continuous(network, eos)
         self.ours, self.ours_lookup = Drawloom(engine, "ar"), Drawloom(engine, "lookup")
-        self.plain = [Drawloom(_float32(checkpoint, text), "ar", PLAIN_LAYOUT)] if self.model.layout == "native" else []
+        self.plain = [Drawloom(_float32(checkpoint, text), "ar", PLAIN_LAYOUT)] if self.model.layout != PLAIN_LAYOUT else []
         self.remotes: list[System] = list(remotes)
         self.judge: Judge = judge_with(network, eos)
         self.machine: Machine = measure_machine()
@@ -106,7 +106,7 @@ class _Bench:
 def _float32(checkpoint: Checkpoint, text: TokenizerText) -> Engine:
     network = load_network(checkpoint, torch.float32, "cpu")
     model = TransformersModel(network, info_of(checkpoint, network), PLAIN_LAYOUT)
-    return Engine(model, text, EngineSettings(share_prefix=False))
+    return Engine(model, text, EngineSettings(share_prefix=False, kv_gib=1.0))
 
 
 def _introduce(bench: _Bench, where: dict[str, Any], console: Console) -> None:

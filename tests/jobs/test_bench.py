@@ -65,7 +65,7 @@ def test_every_system_gives_the_same_answers_and_a_speed(checkpoint: Path, promp
     console = Console(record=True, width=200, quiet=False, stderr=True)
     assert run_peers(plan, console)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    systems = ["transformers", "drawloom ar", "drawloom ar, paged", "transformers continuous"]
+    systems = ["transformers", "drawloom ar", "drawloom ar, padded", "transformers continuous"]
     assert Counter(line["workload"] for line in lines) == {"ragged-16": 4, "extraction-1": 6}
     assert [line["system"] for line in lines] == [*systems, *systems, "drawloom lookup", "transformers lookup"]
     assert all(line["tokens_per_s"] > 0 and line["ratios"]["transformers"] > 0 for line in lines)
