@@ -15,7 +15,10 @@ class Text(Protocol):
         ...
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a chat through the model's template, ready for the answer. Raises RowError when it has none or a message is malformed."""
+        """Token ids of a chat through the model's template, ready for the answer.
+
+        Raises RowError when the model has no template or a message is malformed.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
