@@ -14,10 +14,12 @@ def attend_native(query: Tensor, key_cache: Tensor, value_cache: Tensor, rows: R
     query = query.contiguous()
     out = torch.empty_like(query)
     heads = heads_of(query.shape[1], key_cache, scoring)
-    library().drawloom_attend(
+    failed = library().drawloom_attend(
         byref(heads), byref(batch_of(rows, None)), address(query), address(key_cache), address(value_cache), address(out),
         torch.get_num_threads(),
     )  # fmt: skip
+    if failed:
+        raise MemoryError(f"no memory for the attention scores of {len(query)} rows; lower the rows of a step or the context")
     return out
 
 

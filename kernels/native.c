@@ -129,38 +129,59 @@ static void place_row(const Layer *layer, const Batch *batch, int64_t r, float *
   memcpy(layer->values + batch->slots[r] * width, qkv + (h->heads + h->key_heads) * D, (size_t)width * 4);
 }
 
+// Rows of one sequence that are attended together: [first, end) of each tile; and room for each thread's scores and slots.
 typedef struct {
-  float *scores;
-  int64_t *slots;
-} Lists;
+  int32_t *ends;
+  int64_t num, width;  // width: keys of the longest sequence, rounded up
+  float *scores;       // [threads, TILE_HEADS or more, width]
+  int64_t *slots;      // [threads, width]
+} Tiles;
 
-static Lists lists_of(const Batch *batch) {
-  int64_t longest = 0;
-  for (int64_t s = 0; s < batch->sequences; s++) {
-    const int64_t keys = batch->prefix_lens[s] + batch->row_starts[s + 1] - batch->row_starts[s];
-    longest = keys > longest ? keys : longest;
+static Tiles tiles_of(const Heads *h, const Batch *batch, int threads) {
+  const int64_t tile_rows = rows_per_tile(h), pairs = tile_rows * (h->heads / h->key_heads);
+  Tiles tiles = {malloc((size_t)batch->rows * 4 + 4), 0, 8, 0, 0};
+  for (int64_t s = 0; tiles.ends && s < batch->sequences; s++) {
+    const int64_t start = batch->row_starts[s], end = batch->row_starts[s + 1], keys = batch->prefix_lens[s] + end - start;
+    for (int64_t r = start; r < end; r += tile_rows) tiles.ends[tiles.num++] = (int32_t)least(r + tile_rows, end);
+    tiles.width = keys + 8 > tiles.width ? keys + 8 : tiles.width;
   }
-  return (Lists){malloc((size_t)(longest + 8) * 4), malloc((size_t)(longest + 1) * 8)};
+  tiles.scores = malloc((size_t)(threads * pairs * tiles.width) * 4);
+  tiles.slots = malloc((size_t)(threads * tiles.width) * 8);
+  return tiles;
 }
 
-static void attend_rows(Phase *phase, const Heads *h, const Batch *batch, const float *q, int64_t q_stride, const float *keys, const float *values, Lists lists, float *out) {
-  EACH(phase, item, batch->rows * h->key_heads) {
-    const int64_t r = item / h->key_heads, g = item % h->key_heads;
-    const int64_t num = visible_slots(batch, r, h->window, lists.slots);
-    attend_row(h, q + r * q_stride, g, keys, values, lists.slots, num, lists.scores, out + r * h->heads * h->head_dim);
+static int tiles_failed(const Tiles *tiles) { return !tiles->ends || !tiles->scores || !tiles->slots; }
+static void free_tiles(const Tiles *tiles) { free(tiles->ends), free(tiles->scores), free(tiles->slots); }
+
+// Without window or ancestors the rows of a sequence see beginnings of one list; otherwise each row has its own.
+static void attend_rows(Phase *phase, const Heads *h, const Batch *batch, const Tiles *tiles, const float *q, int64_t q_stride, const float *keys, const float *values, float *out) {
+  const int64_t out_stride = h->heads * h->head_dim, pairs = rows_per_tile(h) * (h->heads / h->key_heads);
+  float *scores = tiles->scores + omp_get_thread_num() * pairs * tiles->width;
+  int64_t *slots = tiles->slots + omp_get_thread_num() * tiles->width;
+  EACH(phase, item, tiles->num * h->key_heads) {
+    const int64_t index = item / h->key_heads, g = item % h->key_heads;
+    const int64_t first = index ? tiles->ends[index - 1] : 0, end = tiles->ends[index], step = h->window || batch->ancestors ? 1 : end - first;
+    for (int64_t r = first; r < end; r += step) {
+      Tile tile = {q + r * q_stride, out + r * out_stride, q_stride, step, {0}};
+      int64_t longest = r;
+      for (int64_t i = r; i < r + step; i++) longest = batch->see[i] > batch->see[longest] ? i : longest;
+      const int64_t num = visible_slots(batch, longest, h->window, slots);
+      for (int64_t i = 0; i < step; i++) tile.num[i] = step == 1 ? num : least(num, batch->prefix_lens[batch->owner[r]] + batch->see[r + i]);
+      attend_heads(h, &tile, g, keys, values, slots, tiles->width, scores);
+    }
   }
 }
 
 #define PHASES 9
 
-static void run_layer(Phase *phase, const Layer *layer, const Batch *batch, const float *cosines, const float *sines, float eps, Lists lists, float *hidden, float *normed, float *qkv, float *mixed, float *inner) {
+static void run_layer(Phase *phase, const Layer *layer, const Batch *batch, const float *cosines, const float *sines, float eps, const Tiles *tiles, float *hidden, float *normed, float *qkv, float *mixed, float *inner) {
   const int64_t rows = batch->rows, width = layer->qkv.inputs;
   norm_rows(phase, hidden, layer->norm_in, rows, width, eps, normed);
   product(phase + 1, &layer->qkv, normed, rows, qkv, STORE);
   EACH(phase + 2, item, (rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE)
   for (int64_t r = item * ROWS_AT_ONCE; r < least(rows, (item + 1) * ROWS_AT_ONCE); r++)
     place_row(layer, batch, r, qkv + r * layer->qkv.outputs, cosines, sines, eps);
-  attend_rows(phase + 3, &layer->heads, batch, qkv, layer->qkv.outputs, layer->keys, layer->values, lists, mixed);
+  attend_rows(phase + 3, &layer->heads, batch, tiles, qkv, layer->qkv.outputs, layer->keys, layer->values, mixed);
   product(phase + 4, &layer->out, mixed, rows, hidden, ADD);
   norm_rows(phase + 5, hidden, layer->norm_mid, rows, width, eps, normed);
   gated(phase + 6, &layer->gate, &layer->up, normed, rows, inner);
@@ -181,17 +202,16 @@ int drawloom_layers(const Stack *stack, const Batch *batch, const float *cosines
   const int64_t floats = rows * (stack->width + one->qkv.outputs + mixed_width + one->gate.outputs);
   float *normed = malloc((size_t)floats * 4 + 64);
   Phase *phases = calloc((size_t)stack->num_layers * PHASES + 1, sizeof(Phase));
-  if (!normed || !phases) return free(normed), free(phases), 1;
+  const Tiles tiles = tiles_of(&one->heads, batch, threads);
+  if (!normed || !phases || tiles_failed(&tiles)) return free(normed), free(phases), free_tiles(&tiles), 1;
   float *qkv = normed + rows * stack->width, *mixed = qkv + rows * one->qkv.outputs, *inner = mixed + rows * mixed_width;
 #pragma omp parallel num_threads(threads)
   {
-    Lists lists = lists_of(batch);
     for (int64_t l = 0; l < stack->num_layers; l++)
-      run_layer(phases + l * PHASES, stack->layers + l, batch, cosines, sines, stack->eps, lists, hidden, normed, qkv, mixed, inner);
+      run_layer(phases + l * PHASES, stack->layers + l, batch, cosines, sines, stack->eps, &tiles, hidden, normed, qkv, mixed, inner);
     norm_rows(phases + stack->num_layers * PHASES, hidden, stack->norm_out, rows, stack->width, stack->eps, hidden);
-    free(lists.scores), free(lists.slots);
   }
-  return free(normed), free(phases), 0;
+  return free(normed), free(phases), free_tiles(&tiles), 0;
 }
 
 // out [rows, outputs] = in [rows, inputs] times a packed matrix.
@@ -201,15 +221,14 @@ void drawloom_linear(const Matrix *matrix, const float *in, int64_t rows, float 
   product(&phase, matrix, in, rows, out, STORE);
 }
 
-// query, out [rows, heads, head_dim]; caches [num_slots, key_heads, head_dim].
-void drawloom_attend(const Heads *heads, const Batch *batch, const float *query, const float *keys, const float *values, float *out, int threads) {
+// query, out [rows, heads, head_dim]; caches [num_slots, key_heads, head_dim]. 0, or 1 when memory runs out.
+int drawloom_attend(const Heads *heads, const Batch *batch, const float *query, const float *keys, const float *values, float *out, int threads) {
   Phase phase = {0};
+  const Tiles tiles = tiles_of(heads, batch, threads);
+  if (tiles_failed(&tiles)) return free_tiles(&tiles), 1;
 #pragma omp parallel num_threads(threads)
-  {
-    Lists lists = lists_of(batch);
-    attend_rows(&phase, heads, batch, query, heads->heads * heads->head_dim, keys, values, lists, out);
-    free(lists.scores), free(lists.slots);
-  }
+  attend_rows(&phase, heads, batch, &tiles, query, heads->heads * heads->head_dim, keys, values, out);
+  return free_tiles(&tiles), 0;
 }
 
 // Size in bytes of a packed matrix.

@@ -57,7 +57,7 @@ class CStack(Structure):
 SIGNATURES = {
     "drawloom_layers": ([POINTER(CStack), POINTER(CBatch), c_void_p, c_void_p, c_void_p, c_int], c_int),
     "drawloom_linear": ([POINTER(CMatrix), c_void_p, c_int64, c_void_p, c_int], None),
-    "drawloom_attend": ([POINTER(CHeads), POINTER(CBatch), c_void_p, c_void_p, c_void_p, c_void_p, c_int], None),
+    "drawloom_attend": ([POINTER(CHeads), POINTER(CBatch), c_void_p, c_void_p, c_void_p, c_void_p, c_int], c_int),
     "drawloom_pick": ([c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 6, c_int], None),
     "drawloom_packed_bytes": ([c_int64, c_int64, c_int], c_int64),
     "drawloom_pack": ([c_void_p, c_int64, c_int64, c_int, c_void_p, c_int], c_int),

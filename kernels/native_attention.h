@@ -1,4 +1,4 @@
-// Attention of ragged rows over paged keys, one row and one key head at a time. Keys a row may not see are never read.
+// Attention of ragged rows over paged keys, a few rows and one key head at a time. Keys a row may not see are never read for it.
 // Sums over keys run over the visible ones in order: a row's result never depends on other rows, pages or hidden keys.
 #pragma once
 #include <math.h>
@@ -79,12 +79,14 @@ static int64_t visible_slots(const Batch *batch, int64_t r, int64_t window, int6
   return num;
 }
 
-// Scores of one query head against num visible keys, padded with -inf to a multiple of 8; returns the largest, or the sink if that is larger.
-INLINE float score(const float *q, const float *keys, int64_t stride, int D, const int64_t *slots, int64_t num, const Heads *h, float sink, float *scores) {
-  v8 top = (v8){0} + sink;
-  for (int64_t first = 0; first < num; first += 8) {
+#define KEYS 64  // keys handled at a time: they stay in the first-level cache for all query heads of a tile
+
+// Scores of one query head against visible keys first..end, -inf up to a multiple of 8; returns the largest of them and of top.
+INLINE float score(const float *q, const float *keys, int64_t stride, int D, const int64_t *slots, int64_t first, int64_t end, const Heads *h, float top, float *scores) {
+  v8 largest = (v8){0} + top;
+  for (; first < end; first += 8) {
     const float *key[8];
-    for (int i = 0; i < 8; i++) key[i] = keys + slots[first + i < num ? first + i : num - 1] * stride;
+    for (int i = 0; i < 8; i++) key[i] = keys + slots[first + i < end ? first + i : end - 1] * stride;
     v8 dot[8];
     UNROLL for (int i = 0; i < 8; i++) dot[i] = (v8){0};
     for (int d = 0; d < D; d += 8) {
@@ -94,12 +96,12 @@ INLINE float score(const float *q, const float *keys, int64_t stride, int D, con
     v8 found = sums_of(dot) * h->scale;
     if (h->softcap > 0)
       for (int i = 0; i < 8; i++) found[i] = tanhf(found[i] / h->softcap) * h->softcap;
-    for (int64_t i = num - first; i < 8; i++) found[i] = -INFINITY;
+    for (int64_t i = end - first; i < 8; i++) found[i] = -INFINITY;
     AT(scores + first) = found;
-    top = pick(found > top, found, top);
+    largest = pick(found > largest, found, largest);
   }
-  for (int i = 1; i < 8; i++) top[0] = top[i] > top[0] ? top[i] : top[0];
-  return top[0];
+  for (int i = 1; i < 8; i++) largest[0] = largest[i] > largest[0] ? largest[i] : largest[0];
+  return largest[0];
 }
 
 // Scores become weights e^(score - top), zero in the padding; returns their sum, the sink's weight included.
@@ -114,13 +116,13 @@ INLINE float weigh(int64_t num, float top, float sink, float *scores) {
   return hsum(total) + (sink > -INFINITY ? expf(sink - top) : 0.0f);
 }
 
-// out [D] = weights times values / total
-INLINE void mix(const float *values, int64_t stride, int D, const int64_t *slots, int64_t num, const float *weights, float total, float *out) {
+// out [D] += weights times values of visible keys first..end
+INLINE void mix(const float *values, int64_t stride, int D, const int64_t *slots, int64_t first, int64_t end, const float *weights, float *out) {
   for (int from = 0; from < D; from += 64) {  // 64 sums fit into registers
     const int parts = (D - from < 64 ? D - from : 64) / 8;
     v8 sum[8];
-    UNROLL for (int d = 0; d < 8; d++) sum[d] = (v8){0};
-    for (int64_t i = 0; i < num; i++) {
+    for (int d = 0; d < parts; d++) sum[d] = AT(out + from + d * 8);
+    for (int64_t i = first; i < end; i++) {
       const float *value = values + slots[i] * stride + from;
       if (parts == 8) {
         UNROLL for (int d = 0; d < 8; d++) sum[d] += AT(value + d * 8) * weights[i];
@@ -128,24 +130,52 @@ INLINE void mix(const float *values, int64_t stride, int D, const int64_t *slots
         for (int d = 0; d < parts; d++) sum[d] += AT(value + d * 8) * weights[i];
       }
     }
-    for (int d = 0; d < parts; d++) AT(out + from + d * 8) = sum[d] / total;
+    for (int d = 0; d < parts; d++) AT(out + from + d * 8) = sum[d];
   }
 }
 
-INLINE void attend_head(int D, const Heads *h, const float *q, int64_t g, const float *keys, const float *values, const int64_t *slots, int64_t num, float *scores, float *out) {
-  const int64_t group = h->heads / h->key_heads, stride = h->key_heads * h->head_dim;
-  for (int64_t i = g * group; i < (g + 1) * group; i++) {
-    const float sink = h->sinks ? h->sinks[i] : -INFINITY;
-    const float top = score(q + i * D, keys + g * D, stride, D, slots, num, h, sink, scores), total = weigh(num, top, sink, scores);
-    mix(values + g * D, stride, D, slots, num, scores, total, out + i * D);
+#define TILE_HEADS 16  // query heads of a tile, over its rows
+INLINE int64_t rows_per_tile(const Heads *h) { return TILE_HEADS * h->key_heads / h->heads > 1 ? TILE_HEADS * h->key_heads / h->heads : 1; }
+
+typedef struct {
+  const float *q;  // [heads, head_dim] of the first row
+  float *out;
+  int64_t q_stride, num_rows, num[TILE_HEADS];  // visible keys of each row: the first num of the slots
+} Tile;
+
+// A tile's query heads that share key head g; scores holds `width` floats for each.
+INLINE void attend_tile(int D, const Heads *h, const Tile *t, int64_t g, const float *keys, const float *values, const int64_t *slots, int64_t width, float *scores) {
+  const int64_t group = h->heads / h->key_heads, stride = h->key_heads * h->head_dim, pairs = t->num_rows * group;
+  float top[pairs], total[pairs];
+  int64_t longest = 0;
+  for (int64_t r = 0; r < t->num_rows; r++) longest = t->num[r] > longest ? t->num[r] : longest;
+  for (int64_t i = 0; i < pairs; i++) top[i] = h->sinks ? h->sinks[g * group + i % group] : -INFINITY;
+  for (int64_t first = 0; first < longest; first += KEYS)
+    for (int64_t i = 0; i < pairs; i++) {
+      const int64_t num = t->num[i / group], end = first + KEYS < num ? first + KEYS : num;
+      const float *q = t->q + i / group * t->q_stride + (g * group + i % group) * D;
+      top[i] = score(q, keys + g * D, stride, D, slots, first, end, h, top[i], scores + i * width);
+    }
+  for (int64_t i = 0; i < pairs; i++) {
+    total[i] = weigh(t->num[i / group], top[i], h->sinks ? h->sinks[g * group + i % group] : -INFINITY, scores + i * width);
+    memset(t->out + (i / group * h->heads + g * group + i % group) * D, 0, (size_t)D * 4);
+  }
+  for (int64_t first = 0; first < longest; first += KEYS)
+    for (int64_t i = 0; i < pairs; i++) {
+      const int64_t num = t->num[i / group], end = first + KEYS < num ? first + KEYS : num;
+      mix(values + g * D, stride, D, slots, first, end, scores + i * width, t->out + (i / group * h->heads + g * group + i % group) * D);
+    }
+  for (int64_t i = 0; i < pairs; i++) {
+    float *out = t->out + (i / group * h->heads + g * group + i % group) * D;
+    for (int d = 0; d < D; d += 8) AT(out + d) = AT(out + d) / total[i];
   }
 }
 
-// Query heads of key head g of one row: q and out [heads, head_dim]; head_dim is a multiple of 8.
-static void attend_row(const Heads *h, const float *q, int64_t g, const float *keys, const float *values, const int64_t *slots, int64_t num, float *scores, float *out) {
+// head_dim is a multiple of 8.
+static void attend_heads(const Heads *h, const Tile *t, int64_t g, const float *keys, const float *values, const int64_t *slots, int64_t width, float *scores) {
   switch (h->head_dim) {
-    case 64: attend_head(64, h, q, g, keys, values, slots, num, scores, out); break;
-    case 128: attend_head(128, h, q, g, keys, values, slots, num, scores, out); break;
-    default: attend_head((int)h->head_dim, h, q, g, keys, values, slots, num, scores, out);
+    case 64: attend_tile(64, h, t, g, keys, values, slots, width, scores); break;
+    case 128: attend_tile(128, h, t, g, keys, values, slots, width, scores); break;
+    default: attend_tile((int)h->head_dim, h, t, g, keys, values, slots, width, scores);
   }
 }

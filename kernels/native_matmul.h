@@ -25,7 +25,7 @@
 #define NV (NR / VW)
 #define KB 64
 #define KC 256  // inputs decoded at a time: KC * NR floats stay in the first-level cache
-#define MC 96   // rows handled per work item
+#define MC 48   // rows handled per work item: their inputs stay in the second-level cache
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
@@ -110,7 +110,7 @@ INLINE void tile(int format, int M, const char *panel, int64_t first, int64_t en
   }
 }
 
-typedef void Tile(const char *panel, int64_t first, int64_t end, const float *a, int64_t lda, float *c);
+typedef void TileProduct(const char *panel, int64_t first, int64_t end, const float *a, int64_t lda, float *c);
 #define ONE(F, M)                                                                                                       \
   static void tile_##F##_##M(const char *panel, int64_t first, int64_t end, const float *a, int64_t lda, float *c) { \
     tile(F, M, panel, first, end, a, lda, c);                                                                          \
@@ -121,14 +121,14 @@ FEW(F32)
 FEW(BF16)
 FEW(Q8)
 FEW(Q4)
-static Tile *const FEW_TILES[4][4] = {{FEW_OF(F32)}, {FEW_OF(BF16)}, {FEW_OF(Q8)}, {FEW_OF(Q4)}};  // [format][rows - 1]
+static TileProduct *const FEW_TILES[4][4] = {{FEW_OF(F32)}, {FEW_OF(BF16)}, {FEW_OF(Q8)}, {FEW_OF(Q4)}};  // [format][rows - 1]
 #if MR > 4
 ONE(F32, 5) ONE(F32, 6)
 #endif
 #if MR > 6
 ONE(F32, 7) ONE(F32, 8) ONE(F32, 9) ONE(F32, 10) ONE(F32, 11) ONE(F32, 12)
 #endif
-static Tile *const TILES[MR] = {FEW_OF(F32),  // [rows - 1]
+static TileProduct *const TILES[MR] = {FEW_OF(F32),  // [rows - 1]
 #if MR > 4
                                 tile_F32_5, tile_F32_6,
 #endif
