@@ -23,7 +23,7 @@ def show(verdict: Verdict, console: Console) -> None:
         console.print(f"  and {len(verdict.problems) - MAX_SHOWN} more")
     sums = verdict.sums
     how = "parts read and hashed" if verdict.deep else "from manifests; --deep also reads the parts"
-    kinds = f"({sums['completed']:,} completed, {sums['errors']:,} errors)"
+    kinds = f"({sums['completed']:,} completed, {sums['errors']:,} failed)"
     outcome = f"{sums['rows']:,} of {verdict.rows:,} rows have exactly one outcome {kinds}"
     sign = "[green]✓[/green]" if verdict.ok else "[red]✗[/red]"
     console.print(f"{sign} {verdict.output}: {outcome}, {sums['units']:,} of {verdict.units:,} units in order, {how}", highlight=False)

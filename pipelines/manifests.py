@@ -58,7 +58,7 @@ def decode_part(data: bytes, unit: Unit, job_id: str, schema: pa.Schema) -> pa.T
             facts = file.metadata.metadata or {}
             table = file.read()
     except (pa.ArrowException, OSError) as error:
-        raise DrawloomError(f"{where} is damaged ({error}); delete it and run the job again") from error
+        raise DrawloomError(f"{where} is damaged ({' '.join(str(error).split())}); delete it and run the job again") from error
     if facts.get(b"drawloom.job") != job_id.encode() or facts.get(b"drawloom.unit") != unit.id.encode():
         raise DrawloomError(f"{where} was not written by this job; move it away and run the job again")
     if not table.schema.equals(schema) or table.num_rows != unit.num_rows:

@@ -15,7 +15,16 @@ from typing import Any, Self, TypeVar
 import boto3
 import pyarrow as pa
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError, IncompleteReadError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+)
 
 from drawloom.errors import SettingError
 from drawloom.pipelines.objects import TMP, Listed, StoreError
@@ -171,8 +180,7 @@ class S3Store:
                     raise FileNotFoundError(f"{self.uri}/{path}") from error
                 failed, limit_s = error, self._limit_s(code, error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             except BotoCoreError as error:
-                passing = isinstance(error, (ConnectionError, HTTPClientError, IncompleteReadError))
-                code, failed, limit_s = "", error, self.patience.total_s if passing else 0.0
+                code, failed, limit_s = "", error, self._limit_without_answer_s(error)
             if time.monotonic() - started >= limit_s:
                 raise StoreError(self._complaint(action, path, code, failed)) from failed
             time.sleep(random.uniform(0, wait_s))
@@ -183,6 +191,13 @@ class S3Store:
         if code in PASSING or status >= 500:
             return self.patience.total_s
         return REFUSED_S if status == 403 and self.patience == STEADY else 0.0
+
+    def _limit_without_answer_s(self, error: BotoCoreError) -> float:
+        """The same where the server did not answer, or was not asked."""
+        if isinstance(error, (ConnectionError, HTTPClientError, IncompleteReadError)):
+            return self.patience.total_s
+        unsure = isinstance(error, (NoCredentialsError, CredentialRetrievalError, MetadataRetrievalError))
+        return REFUSED_S if unsure and self.patience == STEADY else 0.0
 
     def _complaint(self, action: str, path: str, code: str, error: Exception) -> str:
         endpoint = _client(self.patience).meta.endpoint_url

@@ -108,6 +108,10 @@ def _find(place: _Spec) -> Iterator[InputFile]:
 
 
 def _input_file(root: str, entry: Listed) -> InputFile | None:
+    try:
+        entry.path.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError(f"{root}: the file name {entry.path!r} is not UTF-8; rename it") from error
     stem, compression = entry.path, ""
     for ending in COMPRESSIONS:
         if entry.path.endswith(ending):

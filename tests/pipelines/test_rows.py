@@ -1,5 +1,6 @@
 """From rows to requests: roles of columns, overrides, seeds, and bad rows in many ways."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,11 @@ from drawloom.actors.request import Request, Sampling
 from drawloom.errors import RowError, SettingError
 from drawloom.pipelines.columns import Columns, Roles, resolve
 from drawloom.pipelines.contract import CONTRACT, OVERRIDES, PROMPTS
-from drawloom.pipelines.rows import Place, RowSettings, default_seed, request_from_row
+from drawloom.pipelines.outcomes import Outcome
+from drawloom.pipelines.reading import read_unit
+from drawloom.pipelines.rows import Place, RowSettings, default_seed, request_from_row, requests_of
+from drawloom.pipelines.sources import find_inputs
+from drawloom.pipelines.units import plan_units
 
 TEXT = FakeText()
 SETTINGS = RowSettings(sampling=Sampling(max_tokens=9, temperature=0.5), decoder="lookup", seed=5)
@@ -119,6 +124,34 @@ def test_messages_lose_the_fields_that_only_other_rows_have() -> None:
         {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "f"}}]},
         {"role": "user", "content": [{"type": "text", "text": "look"}]},
     ]
+
+
+def test_mixed_contents_and_stops_of_jsonl_become_requests(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "look"}]
+    lines = [
+        {"messages": [{"role": "user", "content": "hi"}], "stop": "a"},
+        {"messages": [{"role": "user", "content": parts}], "stop": ["b", "c"]},
+        {"messages": "not a chat", "stop": None},
+    ]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plan = plan_units(find_inputs(str(tmp_path)), 10)
+    unit = next(plan.units())
+    roles = resolve(Columns(), plan.schema)
+    assert roles.json_text == {"messages", "stop"}
+
+    class Text(FakeText):
+        def render(self, messages: Any) -> list[int]:
+            return self.encode(json.dumps(messages))
+
+    first, second, third = requests_of(unit, read_unit(unit, plan.schema), roles, SETTINGS, Text())
+    assert isinstance(first, Request)
+    assert isinstance(second, Request)
+    assert isinstance(third, Outcome)
+    assert first.prompt_token_ids == TEXT.encode(json.dumps(lines[0]["messages"]))
+    assert second.prompt_token_ids == TEXT.encode(json.dumps(lines[1]["messages"]))
+    assert (first.sampling.stop, second.sampling.stop) == (("a",), ("b", "c"))
+    assert third.failure is not None
+    assert third.failure.code == "bad_json"
 
 
 # Bad rows. Each is a RowError with a code for programs and the limit in words.

@@ -87,6 +87,12 @@ def test_names_with_glob_characters_and_blanks(tmp_path: Path) -> None:
     assert names(str(path)) == names(str(path.parent)) == ["what*is this?.parquet"]
 
 
+def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.parquet")).write_bytes(b"x")
+    with pytest.raises(SettingError, match="not UTF-8; rename it"):
+        find_inputs(str(tmp_path))
+
+
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(tmp_path / "in" / "a.parquet", prompts(1))
     monkeypatch.chdir(tmp_path)

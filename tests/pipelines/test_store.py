@@ -1,5 +1,7 @@
 """Stores: local folders, and S3 by moto, by SeaweedFS and behind a proxy that makes faults."""
 
+import gzip
+import json
 import os
 import pickle
 import random
@@ -8,11 +10,15 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
-from commit_rig import Rig, prompts, write_rows
+import zstandard
+from commit_rig import POINTS, Rig, prompts, write_rows
 from s3_rig import BUCKET, Faults, Server, faulting_proxy, free_ports
 
 from drawloom.errors import SettingError
@@ -20,8 +26,10 @@ from drawloom.jobs.verify import verify
 from drawloom.pipelines import s3
 from drawloom.pipelines.objects import Store, StoreError
 from drawloom.pipelines.preflight import preflight
+from drawloom.pipelines.reading import read_unit
 from drawloom.pipelines.sources import find_inputs
 from drawloom.pipelines.store import LocalStore, open_store
+from drawloom.pipelines.units import plan_units
 
 Use = Callable[..., None]
 
@@ -136,6 +144,32 @@ def test_a_whole_job_on_s3(kind: str, request: pytest.FixtureRequest, use_s3: Us
     assert verdict.sums["content"] == verify(local.output).sums["content"]  # the same rows, wherever they lie
 
 
+@pytest.mark.parametrize("point", POINTS)
+def test_stops_at_each_point_on_s3_and_resumes(moto_server: Server, use_s3: Use, tmp_path: Path, point: str) -> None:
+    place = _place(moto_server, use_s3)
+    rig = Rig(str(write_rows(tmp_path / "in.parquet", prompts(10))), place + "/out")
+    victim = list(rig.open().pending())[1]
+    with pytest.raises(KeyboardInterrupt):
+        rig.commit(rig.open(partial(_interrupt, point)), victim)
+    assert (victim.id in rig.open().committed()) == (point != "before_data")
+    rig.run()
+    verdict = verify(rig.output, deep=True)
+    assert verdict.ok, verdict.problems
+
+
+@pytest.mark.parametrize("name", ["in.parquet", "in.jsonl", "in.jsonl.gz", "in.csv.zst"])
+def test_every_format_is_read_from_s3(moto_server: Server, use_s3: Use, name: str) -> None:
+    place = _place(moto_server, use_s3)
+    table, sink = pa.Table.from_pylist(prompts(30)), pa.BufferOutputStream()
+    pq.write_table(table, sink) if name == "in.parquet" else csv.write_csv(table, sink)
+    lines = b"".join(json.dumps(row).encode() + b"\n" for row in prompts(30))
+    written = sink.getvalue().to_pybytes()
+    forms = {"in.parquet": written, "in.csv.zst": zstandard.compress(written), "in.jsonl": lines, "in.jsonl.gz": gzip.compress(lines)}
+    open_store(place).put(name, forms[name])
+    plan = plan_units(find_inputs(place), 7)
+    assert [row for unit in plan.units() for row in read_unit(unit, plan.schema).table.to_pylist()] == prompts(30)
+
+
 @pytest.mark.parametrize("kind", ["moto", pytest.param("weed", marks=pytest.mark.s3)])
 def test_a_fifth_of_requests_fails_and_nothing_is_lost(kind: str, request: pytest.FixtureRequest, use_s3: Use, tmp_path: Path) -> None:
     server = request.getfixturevalue(f"{kind}_server")
@@ -200,9 +234,12 @@ def test_a_server_that_ignores_conditions_is_found_out(moto_server: Server, use_
         assert verdict.ok, verdict.problems
 
 
-def _interrupt_after_data(point: str) -> None:
-    if point == "after_data":
+def _interrupt(at: str, point: str) -> None:
+    if point == at:
         raise KeyboardInterrupt
+
+
+_interrupt_after_data = partial(_interrupt, "after_data")
 
 
 class _Blind:
