@@ -15,7 +15,7 @@ from drawloom.errors import SettingError
 from drawloom.models.settings import ModelSettings
 from drawloom.pipelines.identity import JobIdentity
 from drawloom.pipelines.rows import RowSettings
-from drawloom.pipelines.shape import Shape, local_shape
+from drawloom.pipelines.shape import Shape, local_cores
 
 TEXT_OF_MODEL = {"dtype", "device", "compile"}  # its weights are in the fingerprint, wherever they lie
 TEXT_OF_ROWS = {"columns", "sampling", "decoder", "decoder_params", "seed"}
@@ -45,17 +45,20 @@ class JobSettings(RowSettings):
         return {"name": value} if isinstance(value, str) else value
 
     @property
+    def threads(self) -> int:
+        """Threads of an engine's network: the CPUs of its replica; on this machine, if nobody says, its share of the cores."""
+        if self.cpus_per_replica is None:
+            return 1 if self.address else max(1, local_cores() // self.replicas)
+        return max(1, int(self.cpus_per_replica))
+
+    @property
     def shape(self) -> Shape:
-        """What the replicas take of the machine or cluster."""
-        if self.address is None:
-            return local_shape(self.replicas, self.cpus_per_replica, self.gpus_per_replica)
-        return Shape(self.replicas, self.cpus_per_replica or 1.0, self.gpus_per_replica)
+        """What the replicas take of the cluster. A Ray of our own counts one CPU each: nobody else competes for them."""
+        return Shape(self.replicas, (self.cpus_per_replica or 1.0) if self.address else 1.0, self.gpus_per_replica)
 
     @property
     def replica(self) -> ReplicaSettings:
-        return ReplicaSettings(
-            threads=max(1, int(self.shape.cpus)), start_timeout_s=self.start_timeout_s, step_timeout_s=self.step_timeout_s
-        )
+        return ReplicaSettings(threads=self.threads, start_timeout_s=self.start_timeout_s, step_timeout_s=self.step_timeout_s)
 
     def in_flight(self, rows_per_unit: int) -> int:
         """Units that one replica works on at a time: enough rows that a finished sequence always has a successor at hand."""

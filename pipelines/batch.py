@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import ray
+from ray import cloudpickle
 from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 
 from drawloom.actors.build import build_engine, build_text
@@ -75,7 +76,7 @@ def dataset(spec: Spec, units: Sequence[Unit], shape: Shape, units_in_flight: in
     """The flow as a Ray Dataset of receipts."""
     per_task = max(1, min(UNITS_PER_TASK, len(units) // (4 * shape.replicas)))
     tasks = [{"units": pickle.dumps(units[start : start + per_task])} for start in range(0, len(units), per_task)]
-    packed = pickle.dumps(spec)
+    packed = cloudpickle.dumps(spec)
     pool = ActorPoolStrategy(
         size=min(shape.replicas, len(units)),
         max_concurrent_calls_per_actor=units_in_flight,

@@ -55,7 +55,7 @@ def live_nodes() -> list[Mapping[str, float]]:
 
 
 def _start_local(shape: Shape) -> None:
-    """Logical CPUs are counted so that the pool and the readers always fit; the operating system shares the real ones."""
+    """CPUs are counted so that the pool and the readers always fit; the operating system shares the real ones."""
     ray.init(
         address="local",  # never a stranger's cluster that happens to run here
         num_cpus=math.ceil(shape.replicas * shape.cpus) + READERS,

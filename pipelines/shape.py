@@ -38,8 +38,3 @@ def _slots(node: Mapping[str, float], shape: Shape, spare: float) -> int:
 
 def local_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def local_shape(replicas: int, cpus: float | None, gpus: float | None) -> Shape:
-    """A replica's share of this machine: all cores and GPUs divided by the replicas unless told otherwise."""
-    return Shape(replicas, cpus if cpus is not None else max(1.0, local_cores() // replicas), gpus or 0.0)

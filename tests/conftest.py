@@ -12,10 +12,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
-    """The address of a cluster of one node with 8 logical CPUs. Nobody is connected to it."""
+    """The address of a cluster of one node with 6 logical CPUs. Nobody is connected to it."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "include_dashboard": False})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 6, "include_dashboard": False})
     assert cluster.address is not None
     try:
         yield cluster.address

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drawloom.pipelines.shape import Shape, local_shape, room
+from drawloom.pipelines.shape import Shape, room
 
 
 def placements(nodes: list[dict[str, float]], shape: Shape) -> int:
@@ -48,9 +48,6 @@ def test_known_rooms(nodes: list[dict[str, float]], shape: Shape, fitting: int) 
     assert max(0, room(nodes, shape)) == fitting
 
 
-def test_a_replica_takes_its_share_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drawloom.pipelines.shape.local_cores", lambda: 8)
-    shares = [local_shape(replicas, None, None).cpus for replicas in (1, 2, 3, 16)]
-    assert shares == [8.0, 4.0, 2.0, 1.0]
-    assert local_shape(2, 0.5, 1.0) == Shape(2, 0.5, 1.0)
+def test_shapes_speak() -> None:
     assert str(Shape(3, 2.0, 0.5)) == "3 replicas of 2 CPU and 0.5 GPU"
+    assert str(Shape(1, 0.5)) == "1 replica of 0.5 CPU"
