@@ -105,6 +105,9 @@ class S3Store:
             found = self._call("HeadObject", path, lambda client: client.head_object(Bucket=self.bucket, Key=self.prefix + path))
         except FileNotFoundError:
             return None
+        except StoreError:
+            self._get(path, Range="bytes=0-0")  # an answer to HEAD has no body that says why; this one has
+            raise
         return Listed(path, found["ContentLength"], found["ETag"].strip('"'))
 
     def list(self, prefix: str = "") -> Iterator[Listed]:
