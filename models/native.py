@@ -86,6 +86,8 @@ def why_not(network: PreTrainedModel) -> str:
         return "its gated part has a bias or another activation than silu"
     if config.hidden_size % 8:
         return f"hidden size {config.hidden_size} is not a multiple of 8"
+    if 2 * network.model.rotary_emb.inv_freq.numel() != layer.self_attn.head_dim:
+        return "its rotary angles turn only a part of each head"
     return why_not_shape(layer.self_attn.head_dim) or native.why_not()
 
 
@@ -116,7 +118,7 @@ def _joined(*modules: nn.Linear) -> Packed:
 
 
 def _window(attention: Any) -> int | None:
-    """The sliding window of a layer: its own where layers differ, else the config's."""
-    if hasattr(attention, "sliding_window"):
-        return attention.sliding_window
-    return getattr(attention.config, "sliding_window", None)
+    """The sliding window of a layer: the config's in Mistral, else its own; Llama has none, whatever its config says."""
+    if attention.config.model_type == "mistral":
+        return attention.config.sliding_window
+    return getattr(attention, "sliding_window", None)

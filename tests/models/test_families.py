@@ -92,6 +92,16 @@ def test_window_matters(family, drive):
     assert (narrow - wide).abs().max() > 1e-2 * wide.abs().max()
 
 
+@pytest.mark.parametrize("layout", ["native", "paged", "padded"])
+@torch.inference_mode()
+def test_llama_ignores_a_window_in_its_config(layout, drive):
+    network = network_of("llama", sliding_window=3)
+    text = torch.arange(1, 20).tolist()
+    own = network(torch.tensor([text]), use_cache=False).logits[0]
+    got = drive(TransformersModel(network, INFO, layout), num_pages=8, page_tokens=4).step({0: text})[0]
+    assert torch.allclose(got, own, atol=1e-4)
+
+
 @pytest.mark.parametrize("family", ["bloom", "mamba", "deepseek_v3", "jamba", "llama4_text"])
 def test_inexpressible_family_is_refused_by_name(family):
     config = config_named(family)
