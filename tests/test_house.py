@@ -1,5 +1,6 @@
 """The house around the code: it is clean, it installs, and what its documents promise exists."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -40,6 +41,8 @@ def test_checkers_are_content(command: list[str]) -> None:
 def test_the_root_is_not_on_the_path() -> None:
     """With the root on sys.path our folder `kernels` would hide the package of that name that transformers imports."""
     assert str(ROOT) not in sys.path, "run bin/pytest, not python -m pytest"
+    spec = importlib.util.find_spec("kernels")  # a folder tests/kernels would hide it just as well
+    assert spec is None or str(ROOT) not in str(spec), f"{spec} hides the package that transformers looks for"
     code = (
         "import importlib.util, sys, drawloom.kernels, drawloom.models, transformers\n"
         f"assert {str(ROOT)!r} not in sys.path\n"

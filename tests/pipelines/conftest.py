@@ -1,14 +1,9 @@
-"""Makes `commit_rig` and `s3_rig` importable, and S3 servers as fixtures."""
+"""S3 servers as fixtures."""
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from moto.server import ThreadedMotoServer
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from s3_rig import BUCKET, Server, seaweed
 
 from drawloom.pipelines import s3
