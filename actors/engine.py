@@ -56,7 +56,7 @@ class Engine:
         self.device = torch.device(device)
         self.exact = self.settings.pack == "exact" or (self.settings.pack == "auto" and self.device.type == "cpu")
         page_tokens = self.settings.page_tokens
-        pages = self.settings.num_pages or max(1, int(self.settings.kv_gib * 2**30) // model.page_bytes(page_tokens))
+        pages = self.settings.num_pages or pages_in(self.settings, model)
         model.allocate(pages, page_tokens)
         self.pool = PagePool(pages, page_tokens)
         self.planner = Planner(self.pool, self.settings, self.device)
@@ -185,6 +185,12 @@ class Engine:
             decoder=job.request.decoder,
             lossless=recipe(job.request.decoder).lossless,
         )
+
+
+def pages_in(settings: EngineSettings, model: Model) -> int:
+    """Pages that kv_gib holds, at most four times what max_sequences whole contexts take (the rest would hold prefixes nobody asks for)."""
+    contexts = 4 * settings.max_sequences * -(-model.info.max_context // settings.page_tokens)
+    return max(1, min(contexts, int(settings.kv_gib * 2**30) // model.page_bytes(settings.page_tokens)))
 
 
 def _note_alternatives(members: list[Sequence], table: np.ndarray, values: np.ndarray) -> None:

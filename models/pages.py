@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
+from drawloom.models.runs import Runs
+
 
 class PagePool:
     """Pages 0 .. num_pages-1 of `page_tokens` tokens. A page is free, held (count >= 1) or kept: released, but findable by its key until
@@ -11,17 +13,16 @@ class PagePool:
     def __init__(self, num_pages: int, page_tokens: int) -> None:
         self.num_pages = num_pages
         self.page_tokens = page_tokens
-        self._free = set(range(num_pages))
+        self._free = Runs(num_pages)
         self._held: dict[int, int] = {}
         self._kept: OrderedDict[int, None] = OrderedDict()
         self._page_of: dict[Hashable, int] = {}
         self._key_of: dict[int, Hashable] = {}
-        self._next = 0
 
     @property
     def num_available(self) -> int:
         """Pages that `take` could hand out now."""
-        return len(self._free) + len(self._kept)
+        return self._free.count + len(self._kept)
 
     @property
     def num_held(self) -> int:
@@ -81,39 +82,23 @@ class PagePool:
 
     def check(self) -> None:
         """Assert the pool's invariants: every page is in exactly one state, and keys and pages match."""
-        states = [self._free, set(self._held), set(self._kept)]
+        free = set(self._free)
+        assert len(free) == self._free.count, "free pages are miscounted"
+        states = [free, set(self._held), set(self._kept)]
         assert sum(map(len, states)) == self.num_pages, "a page is in two states or in none"
         assert set().union(*states) == set(range(self.num_pages)), "unknown pages"
         assert all(count > 0 for count in self._held.values()), "a held page without holders"
         assert {page: key for key, page in self._page_of.items()} == self._key_of, "keys and pages disagree"
-        assert not self._free & set(self._key_of), "a free page with a key"
+        assert not free & set(self._key_of), "a free page with a key"
 
     def _hold(self, page: int) -> None:
         self._kept.pop(page, None)
         self._held[page] = self._held.get(page, 0) + 1
 
     def _choose(self, after: int | None) -> int:
-        if after is not None and after + 1 in self._free:
-            self._free.remove(after + 1)
+        if after is not None and self._free.take_first_of(after + 1):
             return after + 1
-        if not self._free:
-            return self._evict()
-        page = self._start_of_run()
-        self._free.remove(page)
-        return page
-
-    def _start_of_run(self) -> int:
-        """The start of the longest run of free pages: a new sequence gets room to grow."""
-        best, best_length, start, length = -1, 0, -1, 0
-        for page in range(self.num_pages):
-            if page not in self._free:
-                length = 0
-                continue
-            start, length = (page, 1) if length == 0 else (start, length + 1)
-            if length > best_length:
-                best, best_length = start, length
-        # the middle of a long run leaves the sequence that ends before it room to grow too
-        return best if best == 0 or best_length < 2 else best + best_length // 2
+        return self._free.take_with_room() if self._free.count else self._evict()
 
     def _evict(self) -> int:
         page, _ = self._kept.popitem(last=False)

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from drawloom.models.pages import PagePool
+from drawloom.models.runs import Runs
 
 
 class Pool(RuleBasedStateMachine):
@@ -92,11 +93,30 @@ def test_prefixes_are_evicted_from_their_ends():
     assert pool.share("abc") == pages[:2]
 
 
+def test_a_pool_of_millions_answers_at_once():
+    """Work does not grow with the pool: 2,000 sequences come and go in a pool of eight million pages."""
+    pool = PagePool(8_000_000, 16)
+    steps, real = 0, Runs._put
+
+    def counted(self, start, length):
+        nonlocal steps
+        steps += 1
+        real(self, start, length)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Runs, "_put", counted)
+        held = [pool.take(3) for _ in range(2000)]
+        for pages in held:
+            pool.give_back(pages or [])
+    assert steps <= 2000 * 3 * 3
+    assert pool.num_available == 8_000_000
+    assert pool.take(1) == [0]
+
+
 @pytest.mark.parametrize("fault", ["_free", "_held"])
 def test_check_finds_a_lost_page(fault):
     pool = PagePool(4, 4)
     pool.take(2)
-    lost = getattr(pool, fault)
-    lost.pop() if isinstance(lost, set) else lost.popitem()
+    getattr(pool, fault).take_with_room() if fault == "_free" else getattr(pool, fault).popitem()
     with pytest.raises(AssertionError):
         pool.check()
