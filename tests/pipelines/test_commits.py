@@ -179,6 +179,24 @@ def test_folded_manifests_count_as_single_ones_do(rig: Rig, monkeypatch: pytest.
     assert verify(rig.output, deep=True).ok
 
 
+def test_a_resume_reads_few_objects_however_many_units_there_are(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "FOLD_AT", 8)
+    many = replace(rig, rows_per_unit=1)
+    job = many.open()
+    for unit in list(job.pending())[:20]:
+        job.record(many.commit(job, unit))
+    seen: list[str] = []
+    real = LocalStore.read
+
+    def count(self: LocalStore, path: str) -> bytes:
+        seen.append(path)
+        return real(self, path)
+
+    monkeypatch.setattr(LocalStore, "read", count)
+    assert len(many.open().committed()) == 20
+    assert len(seen) == 2 + 20 // 8 + 20 % 8  # job and plan, folded logs, single manifests: no part
+
+
 def test_a_crash_between_log_and_deletion_leaves_equal_copies(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     job = rig.open()
     for unit in list(job.pending())[:3]:
