@@ -54,7 +54,7 @@ def measure(
     return found
 
 
-def ours(model: TransformersModel) -> Callable[[Shape], Callable[[], object]]:
+def ours(model: TransformersModel) -> Callable[[Shape], Callable[[], Tensor]]:
     """A contender that runs a model against pages laid out one sequence after the other."""
 
     def prepare(shape: Shape) -> Callable[[], Tensor]:
