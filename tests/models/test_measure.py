@@ -26,6 +26,7 @@ def test_layouts_answer_what_transformers_answers(layout, shape):
     model = TransformersModel(network(), INFO, layout)
     model.allocate(8, 16)
     got = ours(model)(shape)()
+    assert isinstance(got, torch.Tensor)
     context = batch_of(shape._replace(prefix=0, rows=shape.prefix), 50).tokens.view(shape.sequences, -1)
     tokens = torch.cat([context, batch_of(shape, 50).tokens.view(shape.sequences, -1)], 1)
     assert torch.allclose(got, network()(tokens).logits[:, -1], atol=1e-4)
