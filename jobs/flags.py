@@ -36,6 +36,7 @@ FLAGS: dict[str, str] = {  # flag -> setting
     "cpus-per-replica": "cpus_per_replica",
     "gpus-per-replica": "gpus_per_replica",
     "address": "address",
+    "wait-for-nodes": "wait_for_nodes_s",
     "max-sequences": "engine.max_sequences",
     "kv-gib": "engine.kv_gib",
     "rows-per-unit": "rows_per_unit",

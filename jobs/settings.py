@@ -18,6 +18,7 @@ from drawloom.pipelines.rows import RowSettings
 from drawloom.pipelines.shape import Shape, local_cores
 
 TEXT_OF_MODEL = {"dtype", "device", "compile"}  # its weights are in the fingerprint, wherever they lie
+WORDS = {"embedded", "hash", "fake"}  # models that are no path
 TEXT_OF_ROWS = {"columns", "sampling", "decoder", "decoder_params", "seed"}
 
 
@@ -33,6 +34,7 @@ class JobSettings(RowSettings):
     cpus_per_replica: float | None = Field(None, gt=0, description="null: this machine's cores divided by the replicas; 1 on a cluster")
     gpus_per_replica: float = Field(0.0, ge=0, description="0 runs on CPU; 0.5 lets two replicas share a GPU")
     address: str | None = Field(None, description="of a Ray cluster, or 'auto' for this machine's; null: a Ray of its own")
+    wait_for_nodes_s: float = Field(0.0, ge=0, description="how long a cluster may take to grow until the replicas fit")
     units_in_flight: int | None = Field(None, ge=1, le=256, description="units that a replica works on at a time; null: by its sequences")
     step_timeout_s: float = Field(900.0, gt=0, description="a single step of an engine that takes longer is a hang")
     start_timeout_s: float = Field(1800.0, gt=0, description="for an engine to load its model")
@@ -43,6 +45,13 @@ class JobSettings(RowSettings):
     @classmethod
     def _one_word_is_its_name(cls, value: object) -> object:
         return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("model")
+    @classmethod
+    def _found_from_anywhere(cls, value: ModelSettings) -> ModelSettings:
+        """Workers stand elsewhere: a path in this working directory becomes absolute."""
+        is_path = value.name not in WORDS and Path(value.name).expanduser().exists()
+        return value.model_copy(update={"name": str(Path(value.name).expanduser().resolve())}) if is_path else value
 
     @property
     def threads(self) -> int:

@@ -1,53 +1,63 @@
 """Where a job runs: a Ray of its own on this machine, or a cluster that must be able to hold it. Refuses what could only hang."""
 
+import contextlib
 import logging
 import math
 import socket
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import ray
+from ray.autoscaler.sdk import request_resources
 from ray.data import DataContext
 
 from drawloom.errors import SettingError
 from drawloom.pipelines.shape import READERS, Shape, room
 
 CONNECT_TIMEOUT_S = 5.0
+POLL_S = 1.0
 LOGGERS = ("ray", "ray.data", "ray._private", "ray.util")
 
 
 @contextmanager
-def connected(shape: Shape, address: str | None) -> Iterator[None]:
-    """A quiet Ray for the time of a job: one of its own on this machine, or the cluster at `address`.
+def connected(shape: Shape, address: str | None, wait_s: float = 0.0) -> Iterator[None]:
+    """A quiet Ray for the time of a job: one of its own on this machine, or the cluster at `address`, which may take wait_s to grow.
 
     Raises SettingError when it could never hold the replicas and one task that reads, or cannot be reached.
     """
     if ray.is_initialized():
         raise SettingError("this process is connected to a Ray cluster already; a job opens its own connection: call ray.shutdown() first")
     _hush()
-    if address is None:
-        _start_local(shape)
-    else:
-        _join(address)
+    # Ray puts the driver's working directory on the workers' sys.path. A folder `kernels` there would be imported by transformers.
+    with contextlib.chdir(sys.prefix):
+        if address is None:
+            _start_local(shape)
+        else:
+            _join(address)
     try:
         if address is not None:
-            refuse_too_small(shape, address)
-        configure_data()
-        yield
+            refuse_too_small(shape, address, wait_s)
+        with DataContext.current(data_context()):
+            yield
     finally:
         ray.shutdown()
 
 
-def refuse_too_small(shape: Shape, address: str) -> None:
-    """Raise SettingError when the cluster as it is now cannot hold the job."""
-    nodes = live_nodes()
-    if (most := room(nodes, shape)) < shape.replicas:
-        have = ", ".join(f"{node.get('CPU', 0):g} CPU/{node.get('GPU', 0):g} GPU" for node in nodes)
-        raise SettingError(
-            f"{shape} and one CPU to read do not fit the cluster at {address} ({len(nodes)} nodes: {have}); at most {max(most, 0)} fit: "
-            "lower replicas, cpus_per_replica or gpus_per_replica, or let the cluster grow first"
-        )
+def refuse_too_small(shape: Shape, address: str, wait_s: float = 0.0) -> None:
+    """Raise SettingError when the cluster cannot hold the job. With wait_s, ask its autoscaler for room and look again until then."""
+    until = time.monotonic() + wait_s
+    while (most := room(nodes := live_nodes(), shape)) < shape.replicas:
+        if time.monotonic() >= until:
+            have = ", ".join(f"{node.get('CPU', 0):g} CPU/{node.get('GPU', 0):g} GPU" for node in nodes)
+            raise SettingError(
+                f"{shape} and one CPU to read do not fit the cluster at {address} ({len(nodes)} nodes: {have}); at most {max(most, 0)} "
+                "fit: lower replicas, cpus_per_replica or gpus_per_replica, or give the cluster time to grow (wait_for_nodes_s)"
+            )
+        request_resources(bundles=[*[{"CPU": shape.cpus, "GPU": shape.gpus}] * shape.replicas, {"CPU": 1}])
+        time.sleep(POLL_S)
 
 
 def live_nodes() -> list[Mapping[str, float]]:
@@ -93,15 +103,16 @@ def _check_reachable(address: str) -> None:
         raise SettingError(f"no Ray cluster answers at {address!r}: {error}; name the address that `ray start --head` printed") from error
 
 
-def configure_data() -> None:
+def data_context() -> Any:
     """Ray Data as this project needs it."""
-    context: Any = DataContext.get_current()
+    context: Any = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1  # a row may take hours; the driver watches signs of life instead
     context.wait_for_min_actors_s = 3600  # all replicas stand before units are dealt, so that a small file is shared by all
     context.target_max_block_size = 1  # every yielded unit is a block of its own
     context.max_errored_blocks = 0
+    return context
 
 
 def _hush() -> None:

@@ -89,7 +89,7 @@ def lines(output: str | Path) -> list[dict[str, Any]]:
 def command(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """`drawloom ARGUMENTS` as a process; its output is text, errors among it."""
     program = str(Path(sys.executable).with_name("drawloom"))
-    environment = {**os.environ, "PYTHONWARNINGS": "default", **(env or {})}
+    environment = {**os.environ, **(env or {})}
     return subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
