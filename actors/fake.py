@@ -2,7 +2,8 @@
 
 The text depends on (prompt, sampling, seed) alone. A prompt may hold directives `[[fake NAME ARGUMENT]]` that only this engine understands:
 rowerror, raise, unfit, exit CODE, kill SIGNAL, segfault, once PATH (dies by SIGKILL unless PATH exists), parent SIGNAL (kills the process
-that owns the engine's process), block SECONDS (a step that takes long), hang, slow SECONDS (this row alone takes long), long TOKENS.
+that owns the engine's process), block SECONDS (a step that takes long), hang, slow SECONDS (this row alone takes long), long TOKENS,
+encode SIGNAL (ends the process that tokenises it).
 """
 
 import ctypes
@@ -39,6 +40,8 @@ class FakeText:
     eos_token_ids: tuple[int, ...] = (EOS,)
 
     def encode(self, prompt: str) -> list[int]:
+        if (number := directives(prompt).get("encode")) is not None:
+            os.kill(os.getpid(), int(number))
         return list(prompt.encode())
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -68,6 +68,7 @@ def work(job: Job, settings: JobSettings, console: Console) -> Figures:
     shape = settings.shape
     spec = Spec(job.log, job.plan.schema, settings, settings.model, settings.engine, settings.replica)
     pool = Pool(shape, settings.in_flight(job.plan.rows_per_unit), settings.lost_after_s)
-    with connected(shape, settings.address, settings.wait_for_nodes_s), shown(tally, settings.progress, console):
+    start_s = settings.start_timeout_s + settings.lost_after_s
+    with connected(shape, settings.address, settings.wait_for_nodes_s, start_s), shown(tally, settings.progress, console):
         run_job(job, spec, pool, Watcher(tally.committed, tally.seen))
     return replace(tally.figures(), eta_s=0.0)

@@ -33,7 +33,7 @@ from drawloom.models.text import Text
 from drawloom.pipelines.commits import CommitLog
 from drawloom.pipelines.manifests import part_path
 from drawloom.pipelines.outcomes import Outcome, outcome_table
-from drawloom.pipelines.quarantine import MAX_STARTS, one_by_one
+from drawloom.pipelines.quarantine import MAX_STARTS, ReadGuard, one_by_one, reading
 from drawloom.pipelines.reading import UnitReader
 from drawloom.pipelines.receipts import Receipt, outcomes_of, slowest
 from drawloom.pipelines.rows import RowSettings, requests_of
@@ -82,9 +82,9 @@ def dataset(spec: Spec, units: Sequence[Unit], shape: Shape, units_in_flight: in
         max_concurrent_calls_per_actor=units_in_flight,
         max_tasks_in_flight_per_actor=units_in_flight,  # no queue in front of a replica: what it cannot take, another can
     )
-    reading: Any = read
+    reader: Any = read
     works = ray.data.from_items(tasks, override_num_blocks=len(tasks)).map_batches(
-        reading,
+        reader,
         batch_size=1,
         batch_format="pyarrow",
         compute=TaskPoolStrategy(size=min(READERS, len(tasks))),
@@ -108,9 +108,21 @@ def read(batch: pa.Table, spec: bytes, board: Any) -> Iterator[pa.Table]:
     with telling(board):
         settings, reader, text = _opened(spec)
         for unit in pickle.loads(batch.column("units")[0].as_py()):
+            starts: Any = ray.get(board.try_row.remote(reading(unit.id)))
+            guard = _guard(board) if starts > MAX_STARTS else None
             rows = reader.read(unit)
-            requests = requests_of(unit, rows, settings.log.roles, settings.rows, text)
+            requests = requests_of(unit, rows, settings.log.roles, settings.rows, text, guard)
+            if guard is not None:
+                guard.close()
+            board.end_row.remote(reading(unit.id))
             yield pa.table({"work": pa.array([pickle.dumps(Work(unit, rows.table, requests))], pa.large_binary())})
+
+
+def _guard(board: Any) -> ReadGuard:
+    def try_row(row: str) -> Any:
+        return ray.get(board.try_row.remote(row))
+
+    return ReadGuard(try_row, board.end_row.remote)
 
 
 @contextmanager

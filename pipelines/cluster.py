@@ -23,10 +23,11 @@ LOGGERS = ("ray", "ray.data", "ray._private", "ray.util")
 
 
 @contextmanager
-def connected(shape: Shape, address: str | None, wait_s: float = 0.0) -> Iterator[None]:
+def connected(shape: Shape, address: str | None, wait_s: float = 0.0, start_s: float = 3600.0) -> Iterator[None]:
     """A quiet Ray for the time of a job: one of its own on this machine, or the cluster at `address`, which may take wait_s to grow.
 
-    Raises SettingError when it could never hold the replicas and one task that reads, or cannot be reached.
+    start_s: how long replicas may take to stand, models loaded. Raises SettingError when the cluster could never hold the replicas and
+    one task that reads, or cannot be reached.
     """
     if ray.is_initialized():
         raise SettingError("this process is connected to a Ray cluster already; a job opens its own connection: call ray.shutdown() first")
@@ -40,7 +41,7 @@ def connected(shape: Shape, address: str | None, wait_s: float = 0.0) -> Iterato
     try:
         if address is not None:
             refuse_too_small(shape, address, wait_s)
-        with DataContext.current(data_context()):
+        with DataContext.current(data_context(start_s)):
             yield
     finally:
         ray.shutdown()
@@ -103,13 +104,13 @@ def _check_reachable(address: str) -> None:
         raise SettingError(f"no Ray cluster answers at {address!r}: {error}; name the address that `ray start --head` printed") from error
 
 
-def data_context() -> Any:
+def data_context(start_s: float) -> Any:
     """Ray Data as this project needs it."""
     context: Any = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_no_progress_timeout_s = -1  # a row may take hours; the driver watches signs of life instead
-    context.wait_for_min_actors_s = 3600  # all replicas stand before units are dealt, so that a small file is shared by all
+    context.wait_for_min_actors_s = start_s  # all replicas stand before units are dealt, so that a small file is shared by all
     context.target_max_block_size = 1  # every yielded unit is a block of its own
     context.max_errored_blocks = 0
     return context

@@ -10,6 +10,7 @@ from drawloom.pipelines.outcomes import Failure, Outcome
 from drawloom.pipelines.units import Unit
 
 SLOWEST = 5
+RETRYABLE = {"hang", "killed_replica"}  # may have been the machine
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ def _outcome(completion: Completion, seed: int) -> Outcome:
     found = completion.post_mortem
     if completion.error is None or found is None:
         return Outcome.of(completion, seed)
-    failure = Failure(*completion.error, attempts=found.attempts, signal=found.signal, stderr_tail=found.stderr_tail)
+    code, message = completion.error
+    failure = Failure(code, message, code in RETRYABLE, found.attempts, found.signal, found.stderr_tail or None)
     return Outcome(completion, failure, seed)
 
 

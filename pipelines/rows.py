@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from drawloom.pipelines.units import Unit
 from drawloom.settings import Settings
 
 SEED_LIMIT = 1 << 64
+Guard = Callable[[str], Failure | None]
 
 
 class RowSettings(Settings):
@@ -51,20 +52,31 @@ def default_seed(job_seed: int, place: Place) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
-def requests_of(unit: Unit, rows: UnitRows, roles: Roles, settings: RowSettings, text: Text) -> list[Request | Outcome]:
-    """One entry per row of the unit, in order: a Request, or the Outcome of a row that can never become one."""
+def requests_of(
+    unit: Unit, rows: UnitRows, roles: Roles, settings: RowSettings, text: Text, guard: Guard | None = None
+) -> list[Request | Outcome]:
+    """One entry per row of the unit, in order: a Request, or the Outcome of a row that can never become one.
+
+    guard: asked with a row's id before the row is rendered; a Failure that it gives is the row's, unrendered.
+    """
     wanted = [name for name in rows.table.column_names if name in {*roles.prompts.values(), *roles.overrides.values()}]
     found: list[Request | Outcome] = []
     for index, row in enumerate(rows.table.select(wanted).to_pylist()):
-        place = place_of(unit, index)
-        if fault := rows.faults.get(index):
-            found.append(Outcome(None, Failure(fault.code, fault.message, raw=fault.raw), default_seed(settings.seed, place)))
-            continue
-        try:
-            found.append(request_from_row(row, place, roles, settings, text))
-        except RowError as error:
-            found.append(Outcome(None, Failure(error.code, str(error)), default_seed(settings.seed, place)))
+        place, fault = place_of(unit, index), rows.faults.get(index)
+        failure = Failure(fault.code, fault.message, raw=fault.raw) if fault else guard(place.id) if guard else None
+        entry = failure or _request_or_failure(row, place, roles, settings, text)
+        found.append(Outcome(None, entry, default_seed(settings.seed, place)) if isinstance(entry, Failure) else entry)
     return found
+
+
+def _request_or_failure(row: Mapping[str, Any], place: Place, roles: Roles, settings: RowSettings, text: Text) -> Request | Failure:
+    """The row border on the way in: whatever a row's values make a tokenizer or template raise is this row's."""
+    try:
+        return request_from_row(row, place, roles, settings, text)
+    except RowError as error:
+        return Failure(error.code, str(error))
+    except Exception as error:  # noqa: BLE001
+        return Failure("internal", f"the row cannot be made a request: {type(error).__name__}: {error}")
 
 
 def request_from_row(row: Mapping[str, Any], place: Place, roles: Roles, settings: RowSettings, text: Text) -> Request:

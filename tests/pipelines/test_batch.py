@@ -83,6 +83,15 @@ def test_a_row_that_kills_the_whole_replica_ends_as_an_error(ray_address: str, t
     assert (bad["id"], bad["error"]["code"]) == (3, "killed_replica")
 
 
+def test_a_row_that_kills_whoever_reads_it_ends_as_an_error(ray_address: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "in.parquet", prompts(8, {5: "[[fake encode 11]]"}))
+    result = run(job(source, tmp_path / "out", address=ray_address, replicas=1, rows_per_unit=8))
+    assert (result.num_rows, result.num_errors) == (8, 1)
+    content(tmp_path / "out")
+    (bad,) = [line for line in lines(tmp_path / "out") if line["error"]]
+    assert (bad["id"], bad["error"]["code"]) == (5, "killed_reader")
+
+
 def test_a_wrong_model_is_a_setting_error_and_ends_the_job_at_once(ray_address: str, tmp_path: Path) -> None:
     source = write(tmp_path / "in.parquet", prompts(8))
     with pytest.raises(SettingError, match=r"lookop.*did you mean 'lookup'"):

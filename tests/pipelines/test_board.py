@@ -7,7 +7,7 @@ from drawloom.actors.keeper import ReplicaStats
 from drawloom.actors.request import Completion, Request, Stats
 from drawloom.errors import DrawloomError, SettingError
 from drawloom.pipelines.board import Board, ReplicaSeen, Snapshot, stalled
-from drawloom.pipelines.quarantine import ROW_TRIES, one_by_one
+from drawloom.pipelines.quarantine import ROW_TRIES, ReadGuard, one_by_one, reading
 
 
 def seen(**ages_s: float) -> dict[str, ReplicaSeen]:
@@ -80,3 +80,17 @@ def test_a_row_that_took_the_replica_down_is_not_tried_for_ever() -> None:
     assert done[1].error is not None
     assert done[1].error[0] == "killed_replica"
     assert f"lost {ROW_TRIES} times" in done[1].error[1]
+
+
+def test_a_row_that_took_its_reader_down_is_not_rendered_again() -> None:
+    board = Board()
+    guard, found = ReadGuard(board.try_row, board.end_row), None
+    for _ in range(3):  # readers that die while they render r1; what they rendered before does not count against it
+        guard = ReadGuard(board.try_row, board.end_row)
+        assert guard("r0") is None
+        found = guard("r1")
+    assert found is not None
+    assert found.code == "killed_reader"
+    assert guard("r2") is None
+    guard.close()
+    assert board.try_row(reading("r2")) == 1

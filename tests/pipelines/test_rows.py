@@ -285,3 +285,16 @@ def test_default_seeds_differ_by_job_file_and_row() -> None:
     seeds = {default_seed(job, Place("", file, row)) for job in range(3) for file in ("a", "b") for row in range(50)}
     assert len(seeds) == 300
     assert all(0 <= seed < 1 << 64 for seed in seeds)
+
+
+def test_text_that_no_tokenizer_takes_is_one_rows_fault(tmp_path: Path) -> None:
+    """Half of a surrogate pair gets through JSON and is refused only when it is encoded."""
+    chat = '[{"role": "user", "content": "\\ud800"}]'
+    path = write_rows(tmp_path / "in.parquet", [{"messages": chat}, {"messages": chat.replace("\\ud800", "hello")}])
+    plan = plan_units(find_inputs(str(path)), 2)
+    (unit,) = plan.units()
+    bad, good = requests_of(unit, read_unit(unit, plan.schema), resolve(Columns(), plan.schema), SETTINGS, TEXT)
+    assert isinstance(bad, Outcome)
+    assert bad.failure is not None
+    assert (bad.failure.code, "UnicodeEncodeError" in bad.failure.message) == ("internal", True)
+    assert isinstance(good, Request)
