@@ -171,7 +171,7 @@ CODES = [
     "Fix the mistake in this function and return the whole function:\n\n```python\ndef mean(values):\n    total = 0\n"
     "    for value in values:\n        total = value\n    return total / len(values)\n```",
     "Rename the variable `x` to `price` everywhere and return the whole code:\n\n```python\ndef with_tax(x, rate):\n    if x < 0:\n"
-    "        raise ValueError(f\"x must not be negative, got {x}\")\n    tax = x * rate\n    return x + tax\n```",
+    '        raise ValueError(f"x must not be negative, got {x}")\n    tax = x * rate\n    return x + tax\n```',
     "Add type hints to this code and return all of it:\n\n```python\ndef count_words(text):\n    counts = {}\n"
     "    for word in text.split():\n        counts[word] = counts.get(word, 0) + 1\n    return counts\n```",
     "Write a SQL query that lists the ten customers with the most orders from a table orders(customer_id, ordered_at, total).",

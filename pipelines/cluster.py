@@ -5,6 +5,7 @@ import logging
 import math
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import ray
 from ray.autoscaler.sdk import request_resources
 from ray.data import DataContext
 
-from drawloom.errors import SettingError
+from drawloom.errors import DrawloomError, SettingError
 from drawloom.pipelines.shape import READERS, Shape, room
 
 CONNECT_TIMEOUT_S = 5.0
@@ -67,18 +68,34 @@ def live_nodes() -> list[Mapping[str, float]]:
 
 def _start_local(shape: Shape) -> None:
     """CPUs are counted so that the pool and the readers always fit; the operating system shares the real ones."""
-    ray.init(
-        address="local",  # never a stranger's cluster that happens to run here
-        num_cpus=math.ceil(shape.replicas * shape.cpus) + READERS,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        configure_logging=False,
-    )
+    with _starts_up():
+        ray.init(
+            address="local",  # never a stranger's cluster that happens to run here
+            num_cpus=math.ceil(shape.replicas * shape.cpus) + READERS,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+        )
     gpus = ray.cluster_resources().get("GPU", 0.0)
     if shape.gpus and room([{"CPU": 1e9, "GPU": gpus}], shape) < shape.replicas:
         ray.shutdown()
         raise SettingError(f"{shape} do not fit the {gpus:g} GPUs of this machine; lower replicas or gpus_per_replica")
+
+
+@contextmanager
+def _starts_up() -> Iterator[None]:
+    """Say in our words that Ray's processes did not come up, and leave none of them behind."""
+    try:
+        yield
+    except Exception as error:
+        ray.shutdown()
+        if type(error) is Exception or isinstance(error, OSError | RuntimeError):  # Ray raises plain Exceptions here
+            raise DrawloomError(
+                f"Ray did not start on this machine: {error}; it waits 30 s for its own processes, so the machine may be overloaded, or "
+                f"{tempfile.gettempdir()} full; run again when it has calmed down, or name a running cluster with --address"
+            ) from error
+        raise
 
 
 def _join(address: str) -> None:

@@ -1,10 +1,11 @@
 """A cluster that is too small is refused; one that grows in time is not. No Ray runs here."""
 
 import pytest
+import ray
 
-from drawloom.errors import SettingError
+from drawloom.errors import DrawloomError, SettingError
 from drawloom.pipelines import cluster
-from drawloom.pipelines.cluster import refuse_too_small
+from drawloom.pipelines.cluster import connected, refuse_too_small
 from drawloom.pipelines.shape import Shape
 
 
@@ -39,3 +40,32 @@ def test_one_that_does_not_is_refused_with_what_it_has(monkeypatch: pytest.Monke
     with pytest.raises(SettingError):
         refuse_too_small(Shape(6, 1.0), "somewhere")
     assert asked == []  # nobody was asked to wait
+
+
+@pytest.mark.parametrize("kind", [Exception, RuntimeError, OSError])
+def test_a_ray_that_does_not_start_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch, kind: type[Exception]) -> None:
+    stopped: list[bool] = []
+
+    def init(**_: object) -> None:
+        raise kind("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))
+    with (
+        pytest.raises(DrawloomError, match=r"Ray did not start on this machine: The current node timed out .* run again"),
+        connected(Shape(1, 1.0), None),
+    ):
+        pass
+    assert stopped == [True]  # its processes do not stay behind
+
+
+def test_what_is_not_about_starting_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise TypeError("init() got an unexpected keyword")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with pytest.raises(TypeError), connected(Shape(1, 1.0), None):
+        pass
