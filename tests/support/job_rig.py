@@ -90,6 +90,8 @@ def command(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess
     """`drawloom ARGUMENTS` as a process; its output is text, errors among it."""
     program = str(Path(sys.executable).with_name("drawloom"))
     environment = {**os.environ, **(env or {})}
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell leaves it for what runs in the background; a child would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
