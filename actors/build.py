@@ -29,7 +29,7 @@ def build_engine(
         from drawloom.models.load import device_of, load_model
 
         network, device = load_model(model), device_of(model)
-    build(decoder, decoder_params or {}, network.info.mask_token_id)
+    build(decoder, decoder_params or {}, network.info.mask_token_id, network.info.block_tokens)
     return Engine(network, build_text(model), engine, device=device)
 
 

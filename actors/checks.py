@@ -11,7 +11,7 @@ from drawloom.models.ragged import ModelInfo
 def decoder_of(request: Request, info: ModelInfo, pool: PagePool) -> Decoder:
     """The request's decoder, after checking recipe, attention kind, token ids, context and pages."""
     try:
-        decoder = build(request.decoder, request.decoder_params, info.mask_token_id)
+        decoder = build(request.decoder, request.decoder_params, info.mask_token_id, info.block_tokens)
     except SettingError as error:
         raise RowError("invalid_decoder", str(error)) from None
     if info.block_tokens not in (0, decoder.block_tokens):

@@ -57,6 +57,7 @@ class Needs:
     narrowed: bool = False
     adjusted: bool = False
     alternatives: int = -1  # most wanted alternatives a token; -1: no logprobs wanted
+    trace: bool = False  # when each token was revealed
 
     def __or__(self, other: "Needs") -> "Needs":
         return Needs(
@@ -64,6 +65,7 @@ class Needs:
             self.narrowed or other.narrowed,
             self.adjusted or other.adjusted,
             max(self.alternatives, other.alternatives),
+            self.trace or other.trace,
         )
 
 
@@ -75,6 +77,7 @@ def needs_of(sequence: Sequence) -> Needs:
         narrowed=warm and (s.top_k > 0 or s.top_p < 1 or s.min_p > 0),
         adjusted=s.repetition_penalty != 1 or s.frequency_penalty != 0 or s.presence_penalty != 0 or bool(s.logit_bias),
         alternatives=-1 if s.logprobs is None else s.logprobs,
+        trace=sequence.request.trace,
     )
 
 

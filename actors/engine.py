@@ -155,8 +155,9 @@ class Engine:
         if deed.alternatives is not None:
             _note_alternatives(members, *deed.alternatives)
         columns = (deed.count, deed.kept, deed.drafted, deed.accepted, deed.rows, deed.tokens, deed.logprob)
-        for sequence, count, kept, drafted, accepted, rows, tokens, logprobs in zip(
-            members, *(column.tolist() for column in columns), strict=True
+        traces = [] if deed.trace is None else list(zip(*(values.tolist() for values in deed.trace), strict=True))
+        for line, (sequence, count, kept, drafted, accepted, rows, tokens, logprobs) in enumerate(
+            zip(members, *(column.tolist() for column in columns), strict=True)
         ):
             sequence.filled += kept
             sequence.rows += rows
@@ -164,7 +165,10 @@ class Engine:
             sequence.accepted += accepted
             if count and not sequence.first_token_s:
                 sequence.first_token_s = now
-            self._totals.tokens += sequence.extend(tokens[:count], logprobs[:count])
+            taken = sequence.extend(tokens[:count], logprobs[:count])
+            self._totals.tokens += taken
+            if sequence.request.trace:
+                sequence.note(*(values[:taken] for values in traces[line]))
         self._totals.drafted += int(deed.drafted.sum())
         self._totals.accepted += int(deed.accepted.sum())
         return [sequence for sequence in members if sequence.finish is not None]

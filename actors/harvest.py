@@ -30,6 +30,7 @@ class Deed:
     logprob: np.ndarray  # [S, M] float64
     rows: np.ndarray  # [S] rows that the step used
     alternatives: tuple[np.ndarray, np.ndarray] | None  # [L, 3 + k] line, position, rank, ids; [L, k] log-probabilities
+    trace: tuple[np.ndarray, np.ndarray] | None  # [S, M] ago and edits, as in Commit
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ def harvest(plan: Plan, packed: Packed, logits: Tensor, model: Model) -> list[De
         tensors.extend((commit.tokens, commit.logprob))
         if share.group.needs.alternatives >= 0:
             tensors.extend(_alternatives(share, logits[share.span], picked.token[share.span], model.info.mask_token_id))
+        if share.group.needs.trace:
+            never = torch.zeros_like(commit.tokens)
+            tensors.extend(never if values is None else values for values in (commit.ago, commit.edits))
     arrays = iter(to_host(tensors))
     deeds = {share.group: _deed(arrays, share.group) for share in shares}
     return [None if group is None else deeds[group] for group in plan.groups]
@@ -135,7 +139,8 @@ def _deed(arrays: Iterator[np.ndarray], group: Group) -> Deed:
     count, kept, drafted, accepted, rows = next(arrays)
     tokens, logprob = next(arrays), next(arrays)
     alternatives = (next(arrays), next(arrays)) if group.needs.alternatives >= 0 else None
-    return Deed(count, kept, drafted, accepted, tokens, logprob, rows, alternatives)
+    trace = (next(arrays), next(arrays)) if group.needs.trace else None
+    return Deed(count, kept, drafted, accepted, tokens, logprob, rows, alternatives, trace)
 
 
 def _cat(items: Listlike[Draw] | Listlike[Penalty]) -> dict[str, Tensor]:

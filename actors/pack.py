@@ -42,6 +42,7 @@ class _Rows:
     positions: Tensor
     see: Tensor
     place: Tensor  # index in the packed batch
+    weight: Tensor | None = None
 
 
 def pack(parts: Listlike[Part], page_tokens: int, *, exact: bool, device: torch.device) -> Packed:
@@ -115,9 +116,11 @@ def _decode_rows(step: Step, behind: Tensor, fill: Tensor, rows: list[_Rows], ex
     see = step.see + fill[:, None]
     if exact:
         used = step.valid
-        rows.append(_Rows(step.tokens[used], step.positions[used], see[used], place[used]))
+        weight = None if step.weight is None else step.weight[used]
+        rows.append(_Rows(step.tokens[used], step.positions[used], see[used], place[used], weight))
     else:
-        rows.append(_Rows(step.tokens.flatten(), step.positions.flatten(), see.flatten(), place.flatten()))
+        weight = None if step.weight is None else step.weight.flatten()
+        rows.append(_Rows(step.tokens.flatten(), step.positions.flatten(), see.flatten(), place.flatten(), weight))
     scored = step.scored.flatten()
     return place, scored.nonzero()[:, 0] if exact else torch.arange(len(scored), device=scored.device)
 
@@ -149,7 +152,16 @@ def _ragged(parts: Listlike[Part], rows: list[_Rows], starts: np.ndarray, page_t
         prefix_lens_host=lengths,
         page_tokens=page_tokens,
         scratch={},
+        weight=_weights(rows, order),
     )
+
+
+def _weights(rows: list[_Rows], order: Tensor) -> Tensor | None:
+    """[R], 1 for every plain row; None when all are."""
+    if all(one.weight is None for one in rows):
+        return None
+    parts = [torch.ones_like(one.place, dtype=torch.float32) if one.weight is None else one.weight for one in rows]
+    return torch.cat(parts)[order]
 
 
 def _table(pages: Listlike[Listlike[int]]) -> np.ndarray:

@@ -72,6 +72,7 @@ class Request:
     decoder: str = "ar"  # a name of decoders/recipes.py
     decoder_params: Mapping[str, float | int | str] = field(default_factory=dict)  # overrides of that recipe's parameters
     priority: int = 0  # larger goes first
+    trace: bool = False  # keep when each token was revealed (Sample.reveals)
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,15 @@ class TokenLogprob:
     token_id: int
     logprob: float
     rank: int  # 1 is the most probable token
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """When a token came to be, in forwards of its sequence, the first one 1. The largest `final` is the number of forwards it took."""
+
+    shown: int  # the forward in which it took its value
+    final: int  # the forward after which it could change no more
+    edits: int  # how often it had another value before
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,7 @@ class Sample:
     stop_reason: str | int | None  # the stop string or stop token id that ended it; None for end-of-text and length
     cumulative_logprob: float
     logprobs: tuple[tuple[TokenLogprob, ...], ...] | None  # per token: the token itself first, then the alternatives
+    reveals: tuple[Reveal, ...] | None = None  # per token, and one more for an end token; when the request asked for a trace
 
 
 @dataclass(frozen=True)

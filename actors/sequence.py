@@ -4,7 +4,7 @@ from collections.abc import Sequence as Listlike
 from dataclasses import dataclass, field
 from typing import Any
 
-from drawloom.actors.request import Request, Sample, TokenLogprob
+from drawloom.actors.request import Request, Reveal, Sample, TokenLogprob
 from drawloom.decoders.step import Decoder
 from drawloom.models.text import Text
 
@@ -62,6 +62,7 @@ class Sequence:
     saved: Any = None  # (lines, dice, state) of a preempted sequence
     logprobs: list[float] = field(default_factory=list)
     alternatives: dict[int, Alternatives] = field(default_factory=dict)  # by absolute position
+    reveals: list[Reveal] = field(default_factory=list)
     finish: tuple[str, str | int | None] | None = None
     admitted_s: float = 0.0
     first_token_s: float = 0.0
@@ -97,6 +98,11 @@ class Sequence:
                 return taken
         return len(tokens)
 
+    def note(self, ago: Listlike[int], edits: Listlike[int]) -> None:
+        """Remember when the tokens that this forward made final took their values, in forwards before this one."""
+        now = self.forwards
+        self.reveals.extend(Reveal(now - back, now, number) for back, number in zip(ago, edits, strict=True))
+
     def sample(self, text: Text) -> Sample:
         """The finished sample."""
         assert self.finish is not None
@@ -105,7 +111,8 @@ class Sequence:
         reason, stop = self.finish
         if isinstance(stop, str):
             words = words[: words.find(stop)]
-        return Sample(self.index, ids, words, reason, stop, sum(self.logprobs), self._token_logprobs(ids))
+        reveals = tuple(self.reveals) if self.request.trace else None
+        return Sample(self.index, ids, words, reason, stop, sum(self.logprobs), self._token_logprobs(ids), reveals)
 
     def _token_logprobs(self, ids: tuple[int, ...]) -> tuple[tuple[TokenLogprob, ...], ...] | None:
         wanted = self.request.sampling.logprobs

@@ -38,17 +38,37 @@ class Recipe:
         return {p.name: p.default for p in signature if p.default is not inspect.Parameter.empty}
 
 
-def _blocks(mask: int, block: int, buffer: int, open_at: float, semi_at: float) -> dict[str, Any]:
-    for name, value, least in (("block", block, 1), ("buffer", buffer, 1)):
-        if value < least:
-            raise SettingError(f"{name} is {value}, at least {least} is needed")
-    return {"window": Window(block, buffer, open_at, semi_at), "mask_token": mask}
+def _window(mask: int, block: int, buffer: int, open_at: float, semi_at: float, stable_at: float = 0.0) -> dict[str, Any]:
+    _at_least(1, block=block, buffer=buffer)
+    return {"window": Window(block, buffer, open_at, semi_at, stable_at), "mask_token": mask}
+
+
+def _single(mask: int, block: int) -> dict[str, Any]:
+    """A window of one; the second slot lets a settled block's rows ride beside the next block's."""
+    return _window(mask, block, 2, 1.0, 1.0)
 
 
 def _score(name: str) -> Any:
     if name not in SCORES:
         raise SettingError(f"score {name!r} is unknown; {nearest(name, list(SCORES))}")
     return SCORES[name]
+
+
+def _steps(steps: int, block: int) -> int:
+    """Forwards of a block; 0 means one for each of its positions."""
+    if not 0 <= steps <= block:
+        raise SettingError(f"steps is {steps}; 1 to {block} (the block), or 0 for {block}")
+    return steps or block
+
+
+def _at_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise SettingError(f"{name} is {value}, at least {least} is needed")
+
+
+def _dmax(mask: int, window: dict[str, Any], threshold: float, sure: float) -> Denoise:
+    return Denoise(**window, score=SCORES["max_probability"], select=scores.contiguous(threshold), revise=scores.repredict(sure, True))
 
 
 RECIPES: dict[str, Recipe] = {
@@ -69,7 +89,7 @@ RECIPES: dict[str, Recipe] = {
     ),
     "block": Recipe(
         lambda mask, block=32, threshold=0.9, score="max_probability": Denoise(
-            **_blocks(mask, block, 2, 1.0, 1.0), score=_score(score), select=scores.threshold(threshold)
+            **_single(mask, block), score=_score(score), select=scores.threshold(threshold)
         ),
         "one block at a time; reveals what is above the threshold, else the surest position",
         "SDAR low_confidence_dynamic; LLaDA2.0, arXiv 2512.15745",
@@ -78,16 +98,92 @@ RECIPES: dict[str, Recipe] = {
     ),
     "block-static": Recipe(
         lambda mask, block=32, per_step=1, score="max_probability": Denoise(
-            **_blocks(mask, block, 2, 1.0, 1.0), score=_score(score), select=scores.top_n(per_step)
+            **_single(mask, block), score=_score(score), select=scores.top_n(per_step)
         ),
         "one block at a time; reveals the surest `per_step` positions in each step",
         "SDAR low_confidence_static",
         diffusion=True,
         lossless=False,
     ),
+    "sdar-sequential": Recipe(
+        lambda mask, block=32, steps=0: Denoise(
+            **_single(mask, block), score=SCORES["max_probability"], select=scores.sequential(block, _steps(steps, block))
+        ),
+        "one block at a time, from left to right, its positions spread evenly over `steps` forwards (0: one each)",
+        "SDAR sequential, arXiv 2510.06303",
+        diffusion=True,
+        lossless=False,
+    ),
+    "sdar-static": Recipe(
+        lambda mask, block=32, steps=0: Denoise(
+            **_single(mask, block), score=SCORES["max_probability"], select=scores.static(block, _steps(steps, block))
+        ),
+        "one block at a time; the surest positions, spread evenly over `steps` forwards (0: one each)",
+        "SDAR low_confidence_static, arXiv 2510.06303",
+        diffusion=True,
+        lossless=False,
+    ),
+    "sdar-dynamic": Recipe(
+        lambda mask, block=32, steps=0, threshold=0.9: Denoise(
+            **_single(mask, block), score=SCORES["max_probability"], select=scores.dynamic(threshold, block, _steps(steps, block))
+        ),
+        "one block at a time; what is above the threshold when that is at least the share of sdar-static; fallback: that share of the surest",
+        "SDAR low_confidence_dynamic, arXiv 2510.06303",
+        diffusion=True,
+        lossless=False,
+    ),
+    "sdar-entropy": Recipe(
+        lambda mask, block=32, bound=0.35: Denoise(
+            **_single(mask, block), score=SCORES["neg_entropy"], select=scores.entropy_bound(bound)
+        ),
+        "one block at a time; from the lowest entropy up while they add up to less than `bound` nats; fallback: the surest position",
+        "SDAR entropy_bounded with the real entropy; EB-Sampler, arXiv 2505.24857",
+        diffusion=True,
+        lossless=False,
+    ),
+    "llada2": Recipe(
+        lambda mask, block=32, threshold=0.95: Denoise(
+            **_single(mask, block), score=SCORES["max_probability"], select=scores.threshold(threshold)
+        ),
+        "one block at a time; what is above the threshold; fallback: the surest position",
+        "LLaDA2.0, arXiv 2512.15745",
+        diffusion=True,
+        lossless=False,
+    ),
+    "llada2.1": Recipe(
+        lambda mask, block=32, threshold=0.7, edit=0.5, post_steps=16: Denoise(
+            **_single(mask, block),
+            score=SCORES["max_probability"],
+            select=scores.threshold(threshold),
+            revise=scores.edits(edit, post_steps),
+        ),
+        "llada2 whose filled positions take another token that is above `edit`; a full block settles when nothing was edited or after "
+        "post_steps forwards; fallback: the surest position",
+        "LLaDA2.1, quality mode (0.5 and 0.0: speed mode)",
+        diffusion=True,
+        lossless=False,
+    ),
+    "dmax": Recipe(
+        lambda mask, block=32, threshold=0.5, sure=0.9: _dmax(mask, _single(mask, block), threshold, sure),
+        "one block at a time; reveals up to the first unsure position and predicts every filled one anew from soft inputs, until all are "
+        "sure or none changes; fallback: the leftmost position",
+        "DMax, arXiv 2604.08302",
+        diffusion=True,
+        lossless=False,
+    ),
+    "dmax-multi-block": Recipe(
+        lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, stable_at=0.5, threshold=0.5, sure=0.9: _dmax(
+            mask, _window(mask, block, buffer, open_at, semi_at, stable_at), threshold, sure
+        ),
+        "dmax over a running set of blocks; the next one opens when the last is far enough and stable; fallback: the leftmost position, "
+        "only when the block before is semi-complete",
+        "Multi-Block Diffusion LMs (MBD-LM) on DMax",
+        diffusion=True,
+        lossless=False,
+    ),
     "multi-block": Recipe(
         lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, threshold=0.9, score="max_probability": Denoise(
-            **_blocks(mask, block, buffer, open_at, semi_at), score=_score(score), select=scores.threshold(threshold)
+            **_window(mask, block, buffer, open_at, semi_at), score=_score(score), select=scores.threshold(threshold)
         ),
         "a running set of blocks in one forward; a block with nothing sure falls back to its surest position only "
         "when the block before it is semi-complete",
@@ -105,13 +201,15 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def build(name: str, overrides: Mapping[str, Value], mask_token: int | None) -> Decoder:
+def build(name: str, overrides: Mapping[str, Value], mask_token: int | None, block_tokens: int = 0) -> Decoder:
     """The decoder of recipe `name` with its parameters overridden; SettingError for an unknown name, parameter or type.
 
-    Equal settings give the same object.
+    block_tokens: the model's own block (0: any), which is then the default of `block`. Equal settings give the same object.
     """
     found = recipe(name)
     params = found.params
+    if "block" in params and block_tokens > 1:
+        params["block"] = block_tokens
     for key, value in overrides.items():
         if key not in params:
             raise SettingError(f"{key!r} is not a parameter of decoder {name!r}; {nearest(key, list(params)) if params else 'it has none'}")

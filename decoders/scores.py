@@ -1,11 +1,13 @@
 """How sure a position is of its token: Picks -> [S, K] float, higher is surer. All three use the model's own distribution (temperature 1,
-no filters), so that top_k = 1 or a low temperature does not make every position certain."""
+no filters), so that top_k = 1 or a low temperature does not make every position certain. Below them the rules that select and revise."""
 
+import torch
 from torch import Tensor
 
-from drawloom.decoders.denoise import Score, Select
+from drawloom.decoders.denoise import Change, Look, Revise, Score, Select
 from drawloom.decoders.step import Picks
-from drawloom.kernels.reveal import above, surest
+from drawloom.errors import SettingError
+from drawloom.kernels.reveal import above, bounded, leftmost, run_above, surest
 
 
 def max_probability(picks: Picks) -> Tensor:
@@ -33,18 +35,72 @@ SCORES = {
 
 
 def threshold(tau: float) -> Select:
-    """Reveal every masked position whose score is above tau (strict); fallback: the surest one, where the canvas allows it."""
-
-    def select(score: Tensor, masked: Tensor, may_fall_back: Tensor) -> Tensor:
-        return above(score, masked, tau, may_fall_back)
-
-    return select
+    """Reveal every masked position whose score is above tau (strict); fallback: the surest one, where the canvas allows it. LLaDA2.0, MBD."""
+    return lambda look: above(look.score, look.masked, tau, look.may_fall_back)
 
 
 def top_n(count: int) -> Select:
     """Reveal the `count` surest masked positions of every open block; needs no fallback."""
+    return lambda look: surest(look.score, look.masked, count)
 
-    def select(score: Tensor, masked: Tensor, may_fall_back: Tensor) -> Tensor:
-        return surest(score, masked, count)
+
+def static(block: int, steps: int) -> Select:
+    """Reveal the surest positions, their number spread evenly over `steps` forwards of a block. SDAR low_confidence_static."""
+    return lambda look: surest(look.score, look.masked, _share(look, block, steps))
+
+
+def sequential(block: int, steps: int) -> Select:
+    """Reveal from left to right, as many positions a forward as `static`. SDAR sequential."""
+    return lambda look: leftmost(look.masked, _share(look, block, steps))
+
+
+def dynamic(tau: float, block: int, steps: int) -> Select:
+    """Reveal what is above tau if that is at least the share of `static`; fallback: that share of the surest. SDAR low_confidence_dynamic."""
+
+    def select(look: Look) -> Tensor:
+        least = _share(look, block, steps)
+        hit = look.masked & (look.score > tau)
+        return torch.where(hit.sum(-1, keepdim=True) >= least, hit, surest(look.score, look.masked, least))
 
     return select
+
+
+def entropy_bound(bound: float) -> Select:
+    """Reveal from the lowest entropy up while the entropies add up to less than `bound` nats; fallback: the surest position. The score must be
+    neg_entropy, which is the entropy of the whole distribution. SDAR entropy_bounded as JetEngine has it; EB-Sampler, arXiv 2505.24857."""
+    return lambda look: bounded(-look.score, look.masked, bound)
+
+
+def contiguous(tau: float) -> Select:
+    """Reveal the masked positions before the first one whose score is below tau; fallback: the leftmost. DMax, arXiv 2604.08302."""
+    return lambda look: run_above(look.score, look.masked, tau, look.may_fall_back)
+
+
+def edits(tau: float, post_steps: int) -> Revise:
+    """A filled position takes another token whose score is above tau; a block settles in a forward that it started without masks and that
+    edited nothing, or after `post_steps` such forwards. LLaDA2.1 (T2T beside M2T)."""
+    if post_steps < 0:
+        raise SettingError(f"post_steps is {post_steps}, at least 0 is needed")
+
+    def rewrite(change: Change) -> Tensor:
+        return change.differs & (change.score > tau)
+
+    def settled(change: Change, rewritten: Tensor, post: Tensor) -> Tensor:
+        return (~rewritten.any(-1) & (post >= 1)) | (post >= post_steps)
+
+    return Revise(rewrite, settled)
+
+
+def repredict(sure: float, soft: bool) -> Revise:
+    """Every filled position takes its newest pick; a full block settles when all are at least `sure` of it, or when no token changed.
+    With `soft` a filled position is fed back as score * token + (1 - score) * mask. DMax, arXiv 2604.08302."""
+
+    def settled(change: Change, rewritten: Tensor, post: Tensor) -> Tensor:
+        return ((change.score >= sure) | ~change.own).all(-1) | (~change.differs.any(-1) & (post >= 1))
+
+    return Revise(lambda change: change.filled, settled, soft)
+
+
+def _share(look: Look, block: int, steps: int) -> Tensor:
+    """[S, N, 1]: how many of `block` positions belong to this forward when they are spread evenly over `steps`, the first ones larger."""
+    return (block // steps + (look.age < block % steps).long())[..., None]

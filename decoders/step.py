@@ -40,6 +40,7 @@ class Step:
     valid: Tensor  # [S, K] bool
     scored: Tensor  # [S, K] bool, within valid
     ancestors: Tensor | None = None  # [S, K, W] int64 bits
+    weight: Tensor | None = None  # [S, K] float32, soft inputs: the row enters as weight of its token and the rest of the mask token
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Commit:
     keep: Tensor  # [S, K] bool
     drafted: Tensor  # [S] int64, proposals that this forward checked
     accepted: Tensor  # [S] int64, those of them that became final
+    ago: Tensor | None = None  # [S, M] int64, forwards before this one in which the token took its value; None: all in this one
+    edits: Tensor | None = None  # [S, M] int64, how often it had another value after it was revealed; None: never
 
 
 class Decoder(Protocol):

@@ -11,10 +11,14 @@ from rich.markup import escape
 
 from drawloom.errors import DrawloomError, SettingError
 from drawloom.jobs.bench.command import app as bench
+from drawloom.jobs.report.command import app as report
+from drawloom.jobs.train.command import app as train
 
 DONE, FAILED, WRONG_SETTING, ROW_ERRORS = 0, 1, 2, 3
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(bench, name="bench")
+app.add_typer(report, name="report")
+app.add_typer(train, name="train")
 
 
 @app.callback()

@@ -19,10 +19,34 @@ def above(score: Tensor, masked: Tensor, tau: float, may_fall_back: Tensor) -> T
 
 
 def surest(score: Tensor, masked: Tensor, count: Tensor | int) -> Tensor:
-    """The `count` surest masked positions of every block (all of them when fewer are masked)."""
-    shown = score.masked_fill(~masked, -torch.inf)
-    rank = shown.sort(dim=-1, descending=True, stable=True).indices.argsort(-1)
-    return masked & (rank < count)
+    """The `count` (a number, or [S, N, 1]) surest masked positions of every block (all of them when fewer are masked)."""
+    return masked & (_rank(score, masked) < count)
+
+
+def leftmost(masked: Tensor, count: Tensor | int) -> Tensor:
+    """The `count` first masked positions of every block."""
+    return masked & (masked.long().cumsum(-1) <= count)
+
+
+def run_above(score: Tensor, masked: Tensor, tau: float, may_fall_back: Tensor) -> Tensor:
+    """Masked positions before the first masked one whose score is below tau; with none the leftmost, where may_fall_back [S, N] allows it."""
+    run = masked & ~(masked & (score < tau)).long().cumsum(-1).bool()
+    lost = may_fall_back & ~run.any(-1)
+    return run | (leftmost(masked, 1) & lost[..., None])
+
+
+def bounded(entropy: Tensor, masked: Tensor, bound: float) -> Tensor:
+    """Masked positions from the lowest entropy up while their entropies add up to less than `bound` nats, at least one.
+    EB-Sampler (arXiv 2505.24857) as JetEngine runs it for SDAR."""
+    shown = entropy.masked_fill(~masked, torch.inf)
+    total = shown.sort(dim=-1, stable=True).values.cumsum(-1)
+    count = (total < bound).sum(-1, keepdim=True).clamp(min=1)
+    return masked & (_rank(-entropy, masked) < count)
+
+
+def _rank(score: Tensor, masked: Tensor) -> Tensor:
+    """Place of every position among the masked ones of its block, the surest first, the leftmost first among equals."""
+    return score.masked_fill(~masked, -torch.inf).sort(dim=-1, descending=True, stable=True).indices.argsort(-1)
 
 
 def reveal(canvas: Tensor, chosen: Tensor, token: Tensor) -> Tensor:

@@ -10,20 +10,23 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from drawloom.errors import SettingError
+from drawloom.models.adapters import base_of
 from drawloom.models.embedded import embedded_folder
 from drawloom.models.settings import ModelSettings
 
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
+ZOO = Path(__file__).parent / "zoo"
 CODE_FREE = (".json", ".safetensors", ".model", ".txt", ".jinja", ".gguf")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of files, or one .gguf file in a folder."""
+    """A folder of files, or one .gguf file in a folder. An adapter's folder has a base."""
 
     name: str
     folder: Path
     gguf: str | None = None
+    base: "Checkpoint | None" = None
 
     def files(self) -> list[Path]:
         """Every file that decides what the model says, sorted by name."""
@@ -36,6 +39,8 @@ class Checkpoint:
         total = hashlib.sha256()
         for path in self.files():
             total.update(f"{path.name} {_content_hash(path)}\n".encode())
+        if self.base is not None:
+            total.update(f"base {self.base.fingerprint()}\n".encode())
         return total.hexdigest()[:16]
 
     def eos_token_ids(self, of_tokenizer: int | None) -> tuple[int, ...]:
@@ -57,10 +62,19 @@ def locate(settings: ModelSettings) -> Checkpoint:
         if not path.is_file():
             raise SettingError(f"model {name!r}: there is no such .gguf file")
         return Checkpoint(path.name, path.parent, path.name)
+    if name in zoo():
+        path = ZOO / name
     folder = path if path.is_dir() else _from_hub(settings)
     if not (folder / "config.json").is_file():
         raise SettingError(f"model {name!r}: {folder} has no config.json; point at a folder that save_pretrained wrote, or at a .gguf file")
-    return Checkpoint(path.name if path.is_dir() else name, folder)
+    base = base_of(folder)
+    based = locate(settings.model_copy(update={"name": base, "revision": None})) if base else None
+    return Checkpoint(path.name if path.is_dir() else name, folder, base=based)
+
+
+def zoo() -> list[str]:
+    """The small models that come with this package."""
+    return sorted(path.parent.name for path in ZOO.glob("*/config.json"))
 
 
 def _from_hub(settings: ModelSettings) -> Path:

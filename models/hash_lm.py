@@ -48,7 +48,7 @@ class HashLM:
         return 16 * page_tokens
 
     def forward(self, ragged: Ragged) -> Tensor:
-        self.pairs[ragged.slots] = self.pair(ragged.positions, ragged.tokens)
+        self.pairs[ragged.slots] = self.pair(ragged.positions, ragged.tokens, ragged.weight)
         index, seen = visible(ragged)
         self.deep[ragged.slots] = mix((self.pairs[index] * seen).sum(1) + ragged.positions * _GOLD)
         total = (self.deep[index] * seen).sum(1)[ragged.logit_rows]
@@ -58,9 +58,10 @@ class HashLM:
         for store in (self.pairs, self.deep):
             store[target] = store[source]
 
-    def pair(self, position: Tensor, token: Tensor) -> Tensor:
-        """Hash of (position, token), int64."""
-        return mix(mix(position * _GOLD + self.seed) + token)
+    def pair(self, position: Tensor, token: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Hash of (position, token, weight of a soft input), int64."""
+        soft = 0 if weight is None else ((1 - weight.double()) * 2.0**40).long()
+        return mix(mix(position * _GOLD + self.seed) + token + soft * self.info.vocab_size)
 
     def logits(self, total: Tensor, position: Tensor) -> Tensor:
         """[L, V] float32 from the hash of everything visible [L] and the row's position [L]."""

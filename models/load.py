@@ -6,6 +6,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from drawloom.errors import SettingError
+from drawloom.models.adapters import merge
 from drawloom.models.checkpoint import Checkpoint, locate
 from drawloom.models.families import TESTED, check_family
 from drawloom.models.prove import prove
@@ -44,6 +45,8 @@ def dtype_of(settings: ModelSettings, device: str) -> torch.dtype | str:
 
 def load_network(checkpoint: Checkpoint, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
     """The transformers network with every weight read from the checkpoint, none invented."""
+    if checkpoint.base is not None:
+        return _adapted(checkpoint, checkpoint.base, dtype, device)
     place: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **_gguf(checkpoint)}
     try:
         check_family(AutoConfig.from_pretrained(checkpoint.folder, **place))
@@ -61,20 +64,38 @@ def load_network(checkpoint: Checkpoint, dtype: torch.dtype | str, device: str) 
     return network.to(device)
 
 
+def _adapted(checkpoint: Checkpoint, base: Checkpoint, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
+    """The base with an adapter merged into it, described by the adapter's own config."""
+    network = load_network(base, dtype, device)
+    config: Any = AutoConfig.from_pretrained(checkpoint.folder, local_files_only=True)
+    merge(network, checkpoint.folder, getattr(torch, str(config.dtype).removeprefix("torch."), torch.bfloat16))
+    for name in ("mask_token_id", "block_size"):
+        setattr(network.config, name, getattr(config, name, None))
+    return network
+
+
 def info_of(checkpoint: Checkpoint, network: PreTrainedModel) -> ModelInfo:
     """What an engine must know of a loaded network."""
     config = network.config
-    eos = config.eos_token_id
+    eos, mask = config.eos_token_id, getattr(config, "mask_token_id", None)
     return ModelInfo(
         name=checkpoint.name,
         vocab_size=config.vocab_size,
         max_context=config.max_position_embeddings,
         eos_token_ids=checkpoint.eos_token_ids(eos[0] if isinstance(eos, list) else eos),
-        mask_token_id=None,
-        block_tokens=1,
-        shifted=True,
+        mask_token_id=mask,
+        block_tokens=1 if mask is None else _block_of(checkpoint, config),
+        shifted=mask is None,
         fingerprint=checkpoint.fingerprint(),
     )
+
+
+def _block_of(checkpoint: Checkpoint, config: Any) -> int:
+    """Block size of a masked diffusion model; it is trained in and never guessed."""
+    block = getattr(config, "block_size", None)
+    if not isinstance(block, int) or block < 1:
+        raise SettingError(f"model {checkpoint.name!r}: its config has mask_token_id but no block_size of 1 or more; add the one it was trained with")
+    return block
 
 
 def _gguf(checkpoint: Checkpoint) -> dict[str, str]:

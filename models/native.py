@@ -20,7 +20,6 @@ class NativeForward:
 
     def __init__(self, network: PreTrainedModel) -> None:
         inner: Any = network.model
-        self._embed: nn.Embedding = inner.embed_tokens
         self._angles: nn.Module = inner.rotary_emb
         self._layers = [_layer(layer) for layer in inner.layers]
         self._norm_out = inner.norm.weight.detach()
@@ -33,10 +32,9 @@ class NativeForward:
         """Use these caches, one per layer."""
         self._stack = stack_of(self._layers, keys, values, self._norm_out, self._eps)
 
-    def forward(self, tokens: Tensor, rows: Rows, slots: Tensor, logit_rows: Tensor) -> Tensor:
-        """tokens [R] -> logits [L, V] float32 of logit_rows."""
+    def forward(self, hidden: Tensor, rows: Rows, slots: Tensor, logit_rows: Tensor) -> Tensor:
+        """Embeddings [R, C], which are overwritten -> logits [L, V] float32 of logit_rows."""
         assert self._stack is not None, "pages are not allocated"
-        hidden = self._embed(tokens)
         cosines, sines = self._angles(hidden[None], rows.positions[None])
         hidden = run_layers(hidden, self._stack, rows, slots, (cosines[0].contiguous(), sines[0].contiguous()))
         return linear(hidden[logit_rows], self._head)

@@ -33,6 +33,8 @@ class Ragged:
     page_tokens: int
     # Values that a network derives once per batch and its layers share (padded indices, masks); filled by the network alone.
     scratch: dict[str, Any]
+    # Soft inputs: row r enters as weight[r] of its token's embedding and 1 - weight[r] of the mask token's. None: all rows are plain.
+    weight: Tensor | None = None  # [R] float32
 
     @property
     def num_rows(self) -> int:

@@ -62,6 +62,7 @@ class TransformersModel:
         self._pages = Pages(attend or attend_native)
         for layer in self._layers:
             layer.drawloom = self._pages
+        self._embed: Any = network.get_input_embeddings()
         self._native = native.NativeForward(network) if self.layout == "native" else None
         self._packed = self._native.matrices if self._native else native.pack_linears(network) if self.layout == "paged" else []
 
@@ -99,15 +100,26 @@ class TransformersModel:
     def forward(self, ragged: Ragged) -> Tensor:
         """Write every row's K/V into its slot; logits [L, V] float32 of ragged.logit_rows."""
         rows = self._pages.enter(ragged)
+        hidden = self._embed(ragged.tokens) if ragged.weight is None else self._mixed(ragged.tokens, ragged.weight)
         if self._native:
-            return self._native.forward(ragged.tokens, rows, ragged.slots, ragged.logit_rows)
+            return self._native.forward(hidden, rows, ragged.slots, ragged.logit_rows)
         out = self.network(
-            input_ids=ragged.tokens[None],
+            inputs_embeds=hidden[None],
             position_ids=ragged.positions[None],
             use_cache=False,
             logits_to_keep=ragged.logit_rows,
         )
         return out.logits[0].float()
+
+    def _mixed(self, tokens: Tensor, weight: Tensor) -> Tensor:
+        """Soft inputs [R, C]: w E[token] + (1 - w) E[mask], as long as w |E[token]| + (1 - w) |E[mask]|. DMax, arXiv 2604.08302."""
+        assert self.info.mask_token_id is not None, "soft inputs need a mask token"
+        token, mask = self._embed(tokens), self._embed(torch.full_like(tokens[:1], self.info.mask_token_id))
+        share = weight[:, None].to(token.dtype)
+        both = share * token + (1 - share) * mask
+        length = share * token.norm(dim=-1, keepdim=True) + (1 - share) * mask.norm(dim=-1, keepdim=True)
+        scaled = both * (length / both.norm(dim=-1, keepdim=True).clamp(min=1e-12))
+        return torch.where(share == 1, token, scaled)
 
     @torch.inference_mode()
     def move_rows(self, source: Tensor, target: Tensor) -> None:

@@ -35,3 +35,26 @@ def peers(
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+@app.command()
+def decode(
+    tasks: Annotated[Path | None, typer.Argument(help="Parquet of `drawloom train tasks`; default: held-out tasks made on the spot")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="tasks")] = 200,
+    batch: Annotated[int, typer.Option(min=1, help="sequences at once")] = 16,
+    only: Annotated[str, typer.Option(help="methods by comma, such as `tiny-mbd multi-block`, or models; empty: all of the zoo")] = "",
+    model: Annotated[list[str] | None, typer.Option(help="NAME=FOLDER: where a model of the zoo lies instead; may be repeated")] = None,
+    thresholds: Annotated[str, typer.Option(help="values of the swept parameter by comma; empty: 0.5,0.7,0.9,0.99")] = "",
+    threads: Annotated[int, typer.Option(min=0, help="0: torch's own count")] = 0,
+) -> None:
+    """Accuracy, tokens a forward and speed of the zoo's recipes over thresholds: one JSON line a point, then the AUP of each curve."""
+    import torch
+
+    from drawloom.jobs.bench.decode import chosen, held_out, lines, read_tasks, run_decode
+
+    if threads:
+        torch.set_num_threads(threads)
+    some = read_tasks(tasks, rows) if tasks else held_out(rows, seed=0)
+    curves = chosen(_words(only), tuple(float(word) for word in _words(thresholds)))
+    for line in lines(run_decode(curves, some, batch, dict(pair.split("=", 1) for pair in model or []))):
+        typer.echo(line)

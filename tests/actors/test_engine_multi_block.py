@@ -23,8 +23,8 @@ def revealed(machine, block: int) -> list[dict[int, list[int]]]:
             before, first = group.state.tokens[0].clone(), int(group.state.first[0])
             accept = group.decoder.select
 
-            def select(score, masked, may_fall_back):
-                chosen = accept(score, masked, may_fall_back)
+            def select(look):
+                chosen = accept(look)
                 step = {first + n: chosen[0, n].nonzero()[:, 0].tolist() for n in range(chosen.shape[1])}
                 assert all(before[n * block + offset] == mask for n in range(chosen.shape[1]) for offset in step[first + n])
                 trace.append({k: v for k, v in step.items() if v})

@@ -13,11 +13,13 @@ from drawloom.models.hash_lm import HashLM, mix
 GOLD = -7046029254386353131
 
 
-def hash_logits(model: HashLM, tokens: Sequence[int], sees: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Logits [T, V] of every position when query i [T, 1] sees key j [1, T] iff sees(i, j), from nothing."""
+def hash_logits(
+    model: HashLM, tokens: Sequence[int], sees: Callable[[Tensor, Tensor], Tensor], weight: Sequence[float] | None = None
+) -> Tensor:
+    """Logits [T, V] of every position when query i [T, 1] sees key j [1, T] iff sees(i, j), from nothing. weight: soft inputs."""
     position = torch.arange(len(tokens))
     visible = sees(position[:, None], position[None, :])
-    pairs = model.pair(position, torch.tensor(tokens))
+    pairs = model.pair(position, torch.tensor(tokens), None if weight is None else torch.tensor(weight))
     deep = mix((pairs * visible).sum(1) + position * GOLD)
     return model.logits((deep * visible).sum(1), position)
 

@@ -1,0 +1,176 @@
+"""drawloom bench decode: recipes x thresholds on tasks whose answers can be checked. One JSON line for each point, then the AUP of each curve."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+
+from drawloom.actors.build import build_engine, build_text
+from drawloom.actors.engine import Engine
+from drawloom.actors.request import Completion, Request, Sampling
+from drawloom.actors.settings import EngineSettings
+from drawloom.errors import SettingError
+from drawloom.jobs.bench.aup import aup
+from drawloom.jobs.bench.limits import commit, hardware
+from drawloom.jobs.train.grade import grade_all
+from drawloom.jobs.train.tasks import rows
+from drawloom.models.settings import ModelSettings
+from drawloom.settings import nearest
+
+MAX_TOKENS = 96  # the longest reference answer has fewer
+COLUMNS = ("task", "prompt", "answer", "check")
+THRESHOLDS = (0.5, 0.7, 0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method: a recipe on a model, and the parameter that is swept ("" for a single point)."""
+
+    model: str
+    recipe: str
+    params: Mapping[str, Any]
+    sweep: str = ""
+    values: tuple[float, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.recipe}"
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Parameters of each point."""
+        if not self.sweep:
+            yield dict(self.params)
+        for value in self.values:
+            yield {**self.params, self.sweep: value}
+
+
+ZOO_CURVES = (
+    Curve("tiny-ar", "ar", {}),
+    Curve("tiny-ar", "lookup", {}),
+    Curve("tiny-ar", "jacobi", {"width": 16}),
+    Curve("tiny-jf", "ar", {}),
+    Curve("tiny-jf", "jacobi", {"width": 16}),
+    Curve("tiny-bd", "block", {}, "threshold", THRESHOLDS),
+    Curve("tiny-bd", "multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
+    Curve("tiny-mbd", "block", {}, "threshold", THRESHOLDS),
+    Curve("tiny-mbd", "multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
+    Curve("tiny-mbd-dmax", "dmax", {}, "threshold", THRESHOLDS),
+    Curve("tiny-mbd-dmax", "dmax-multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    task: str
+    prompt: str
+    check: str
+
+
+def chosen(only: Sequence[str], values: tuple[float, ...]) -> list[Curve]:
+    """The zoo's curves, those of certain models or methods, with other thresholds when given. Raises SettingError for a stranger."""
+    known = list(dict.fromkeys(name for curve in ZOO_CURVES for name in (curve.name, curve.model)))
+    if strange := [name for name in only if name not in known]:
+        raise SettingError(f"{strange[0]!r} is no method or model of the zoo; {nearest(strange[0], known)}")
+    found = [curve for curve in ZOO_CURVES if not only or curve.name in only or curve.model in only]
+    return [replace(curve, values=values) if values and curve.sweep else curve for curve in found]
+
+
+def run_decode(curves: Sequence[Curve], tasks: Sequence[Task], batch: int, models: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """A record for each point, then one for each curve. `models`: where a curve's model lies, when not by its own name."""
+    where = {"commit": commit(), "hardware": hardware(0.0), "threads": torch.get_num_threads(), "rows": len(tasks), "batch": batch}
+    found: dict[str, list[dict[str, Any]]] = {}
+    engines: dict[str, tuple[Engine, Any]] = {}
+    for curve in curves:
+        name = models.get(curve.model, curve.model)
+        if name not in engines:
+            engines = {name: _engine(name, batch)}  # one model in memory at a time
+        for params in curve.points():
+            record = {"curve": curve.name, "model": curve.model, "recipe": curve.recipe, "params": params}
+            record |= measure(*engines[name], tasks, curve.recipe, params) | where
+            found.setdefault(curve.name, []).append(record)
+            yield record
+    best = max(record["accuracy"] for records in found.values() for record in records)
+    for name, records in found.items():
+        yield {"aup_of": name, **_aup(records, best)}
+
+
+def measure(engine: Engine, text: Any, tasks: Sequence[Task], recipe: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """One point: all tasks through the engine, greedy, graded."""
+    prompts = [text.encode(task.prompt) for task in tasks]
+    _answers(engine, prompts[:2], recipe, params)  # warms up
+    before, started = engine.stats(), time.perf_counter()
+    done = _answers(engine, prompts, recipe, params)
+    seconds, after = time.perf_counter() - started, engine.stats()
+    samples = [one.samples[0] for one in done]
+    right = grade_all([(task.task, task.check, sample.text) for task, sample in zip(tasks, samples, strict=True)])
+    by_task = {
+        kind: percent([one for one, task in zip(right, tasks, strict=True) if task.task == kind]) for kind in dict.fromkeys(t.task for t in tasks)
+    }
+    tokens = sum(len(sample.token_ids) for sample in samples)
+    forwards = sum(one.stats.forwards for one in done)
+    return {
+        "accuracy": percent(right),
+        "accuracy_by_task": by_task,
+        "tpf": tokens / forwards,
+        "tokens": tokens,
+        "forwards": forwards,
+        "rows_per_forward": sum(one.stats.rows for one in done) / forwards,
+        "tokens_per_s": tokens / seconds,
+        "ms_per_step": 1000 * (after.step_s - before.step_s) / (after.steps - before.steps),
+        "outside_forward": 1 - (after.forward_s - before.forward_s) / (after.step_s - before.step_s),
+        "kv_bytes": engine.pool.num_pages * engine.model.page_bytes(engine.pool.page_tokens),
+        "weight_bytes": getattr(engine.model, "weight_bytes", 0),
+        "ended_by_length": sum(sample.finish_reason == "length" for sample in samples),
+    }
+
+
+def percent(flags: Sequence[bool]) -> float:
+    return 100 * sum(flags) / len(flags)
+
+
+def held_out(count: int, seed: int) -> list[Task]:
+    """Held-out tasks made on the spot."""
+    return [Task(one.task, one.prompt, one.check) for one in rows("held-out", seed, count)]
+
+
+def read_tasks(path: Path, count: int) -> list[Task]:
+    """The first `count` rows of a file that `drawloom train tasks` wrote. Raises SettingError when it is another file."""
+    if not path.is_file():
+        raise SettingError(f"tasks {str(path)!r}: there is no such file; write one with `drawloom train tasks FILE --split held-out`")
+    names = pq.read_schema(path).names
+    if missing := [name for name in COLUMNS if name not in names]:
+        raise SettingError(f"tasks {str(path)!r} has no column {missing[0]!r}; write one with `drawloom train tasks FILE --split held-out`")
+    return [Task(row["task"], row["prompt"], row["check"]) for row in pq.read_table(path).slice(0, count).to_pylist()]
+
+
+def lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
+    return (json.dumps(record) for record in records)
+
+
+def _engine(name: str, batch: int) -> tuple[Engine, Any]:
+    settings = ModelSettings(name=name)
+    engine = build_engine(settings, EngineSettings(max_sequences=batch, share_prefix=False))
+    assert isinstance(engine, Engine)
+    return engine, build_text(settings)
+
+
+def _answers(engine: Engine, prompts: Sequence[Sequence[int]], recipe: str, params: Mapping[str, Any]) -> list[Completion]:
+    sampling = Sampling(max_tokens=MAX_TOKENS, temperature=0.0)
+    for index, prompt in enumerate(prompts):
+        engine.add(Request(str(index), prompt, sampling, decoder=recipe, decoder_params=params))
+    done: dict[str, Completion] = {}
+    while engine.num_unfinished:
+        done |= {one.id: one for one in engine.step()}
+    return [done[str(index)] for index in range(len(prompts))]
+
+
+def _aup(records: Sequence[Mapping[str, Any]], best: float) -> dict[str, Any]:
+    try:
+        return {"aup": aup([(record["tpf"], record["accuracy"]) for record in records], best)}
+    except SettingError as error:
+        return {"aup": None, "why": str(error)}

@@ -1,0 +1,35 @@
+"""One row decoded again, with a trace."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from drawloom.actors.build import build_engine, build_text
+from drawloom.actors.engine import Engine
+from drawloom.actors.request import Request, Sampling
+from drawloom.actors.settings import EngineSettings
+from drawloom.jobs.report.decode_map import report_map
+from drawloom.jobs.train.tasks import rows
+from drawloom.models.settings import ModelSettings
+
+
+def trace_row(
+    model: str, decoder: str, params: Mapping[str, str], prompt: str, row: int, sampling: Sampling, seed: int, folder: Path
+) -> list[Path]:
+    """Decode a prompt (or held-out task number `row`) alone and draw its map. Raises SettingError and RowError as an engine does."""
+    settings = ModelSettings(name=model)
+    typed = {name: yaml.safe_load(value) for name, value in params.items()}
+    engine, text = build_engine(settings, EngineSettings(max_sequences=1), decoder, typed), build_text(settings)
+    assert isinstance(engine, Engine)
+    asked = prompt or list(rows("held-out", 0, row + 1))[row].prompt
+    ids = text.encode(asked)
+    engine.add(Request("row", ids, sampling, seed=seed, decoder=decoder, decoder_params=typed, trace=True))
+    done = []
+    while not done:
+        done = engine.step()
+    sample = done[0].samples[0]
+    assert sample.reveals is not None
+    tokens = [text.decode([token]) for token in sample.token_ids] + ["■"] * (len(sample.reveals) - len(sample.token_ids))
+    block = engine.model.info.block_tokens
+    return report_map(sample, tokens, len(ids), block, f"{model}, {decoder}: {asked.strip()[:80]}", folder)

@@ -1,0 +1,1 @@
+"""Training: text with checkable answers, and the recipes that make the small models of models/zoo."""

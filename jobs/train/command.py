@@ -1,0 +1,121 @@
+"""drawloom train: the commands. Heavy imports happen inside, so that --help is instant."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+Data = Annotated[str, typer.Argument(help="Parquet file or folder with prompts and answers")]
+Output = Annotated[str, typer.Argument(help="folder of the new checkpoint; run the same command again to go on")]
+Base = Annotated[str, typer.Option(help="checkpoint to start from: a folder, or a word that --model knows")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="any setting of the recipe as NAME=VALUE; may be repeated")]
+
+
+@app.callback()
+def train() -> None:
+    """Train small models, or post-train your own: tasks with checkable answers, a fresh network, and five recipes."""
+
+
+@app.command()
+def tasks(
+    output: Annotated[Path, typer.Argument(help="Parquet file to write")],
+    count: Annotated[int, typer.Option(min=1, help="rows")] = 1000,
+    split: Annotated[str, typer.Option(help="train, or held-out")] = "train",
+    seed: int = 0,
+    only: Annotated[str, typer.Option(help="kinds by comma; empty: all")] = "",
+) -> None:
+    """Write tasks: columns task, prompt, answer, check."""
+    from drawloom.jobs.train.tasks import write
+
+    write(output, split, seed, count, tuple(word for word in only.split(",") if word))
+
+
+@app.command()
+def fresh(data: Data, output: Output, set_: Set = None) -> None:
+    """A tokenizer learned from DATA, and random weights."""
+    from drawloom.jobs.train.fresh import FreshSettings, fresh
+
+    fresh(FreshSettings.parse(_given(set_) | {"data": data, "output": output}))
+
+
+@app.command("ar")
+def autoregressive(data: Data, output: Output, base: Base, set_: Set = None) -> None:
+    """Next-token prediction."""
+    from drawloom.jobs.train.autoregressive import train
+    from drawloom.jobs.train.settings import TrainSettings
+
+    _run(train, TrainSettings, data, output, base, set_)
+
+
+@app.command()
+def block(data: Data, output: Output, base: Base, set_: Set = None) -> None:
+    """Block diffusion from an autoregressive base."""
+    from drawloom.jobs.train.block import train
+    from drawloom.jobs.train.settings import BlockSettings
+
+    _run(train, BlockSettings, data, output, base, set_)
+
+
+@app.command("multi-block")
+def multi_block(data: Data, output: Output, base: Base, set_: Set = None) -> None:
+    """MultiTF: decode several unfinished blocks at once."""
+    from drawloom.jobs.train.multi_block import train
+    from drawloom.jobs.train.settings import MultiBlockSettings
+
+    _run(train, MultiBlockSettings, data, output, base, set_)
+
+
+@app.command("on-policy")
+def on_policy(data: Data, output: Output, base: Base, set_: Set = None) -> None:
+    """On-policy uniform training (DMax): correct one's own guesses."""
+    from drawloom.jobs.train.on_policy import train
+    from drawloom.jobs.train.settings import OnPolicySettings
+
+    _run(train, OnPolicySettings, data, output, base, set_)
+
+
+@app.command()
+def jacobi(data: Data, output: Output, base: Base, set_: Set = None) -> None:
+    """Jacobi forcing: fewer Jacobi iterations for the same text."""
+    from drawloom.jobs.train.jacobi import train
+    from drawloom.jobs.train.settings import JacobiSettings
+
+    _run(train, JacobiSettings, data, output, base, set_)
+
+
+@app.command()
+def zoo(
+    output: Annotated[Path, typer.Argument(help="folder for the five models")],
+    threads: Annotated[int, typer.Option(min=0, help="0: torch's own count")] = 0,
+) -> None:
+    """The small models of models/zoo, from nothing; run it again to go on."""
+    from drawloom.jobs.train.zoo import zoo
+
+    zoo(output, threads)
+
+
+def _run(train: Callable[[Any], None], settings: Any, data: str, output: str, base: str, given: list[str] | None) -> None:
+    from drawloom.jobs.train.loop import is_done
+
+    parsed = settings.parse(_given(given) | {"data": data, "output": output, "base": base})
+    if is_done(parsed):
+        typer.echo(f"{output} is trained already")
+        return
+    train(parsed)
+
+
+def _given(pairs: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE as YAML reads the value."""
+    import yaml
+
+    from drawloom.errors import SettingError
+
+    found = {}
+    for pair in pairs or []:
+        name, sign, value = pair.partition("=")
+        if not sign:
+            raise SettingError(f"--set {pair!r} is not NAME=VALUE")
+        found[name.strip()] = yaml.safe_load(value)
+    return found

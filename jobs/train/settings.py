@@ -1,0 +1,65 @@
+"""Everything that a training run can be told."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from drawloom.settings import Settings
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class TrainSettings(Settings):
+    """What all recipes share. A run is a function of these, the data and the base."""
+
+    data: str  # Parquet file or folder
+    output: str
+    base: str  # folder of the checkpoint to start from
+    prompt_column: str | None = "prompt"  # None: the whole text is learned
+    answer_column: str = "answer"
+    steps: Positive = 2000
+    rows: Positive = 32  # packed rows in a step
+    row_tokens: Positive = 256
+    learning_rate: Annotated[float, Field(gt=0)] = 4e-3  # of matrices inside the layers (Muon)
+    small_learning_rate: Annotated[float, Field(gt=0)] = 1e-3  # of everything else (AdamW)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.05
+    warmup: Share = 0.02  # share of the steps
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "bfloat16"  # of products; weights and sums stay float32
+    threads: Annotated[int, Field(ge=0)] = 0  # 0: torch's own count
+    log_every: Positive = 20
+    save_every: Positive = 200
+    lora_rank: Annotated[int, Field(ge=0)] = 0  # 0 trains all weights; else an adapter, which is all that is saved
+    workers: Positive = 1  # more than one: Ray Train
+
+
+class BlockSettings(TrainSettings):
+    """Block diffusion."""
+
+    block: Positive = 8
+
+
+class MultiBlockSettings(BlockSettings):
+    """MultiTF (MBD-LM): noise groups of up to `most` blocks."""
+
+    most: Annotated[int, Field(ge=2)] = 4
+    low: Share = 0.001
+    high: Share = 1.0
+    random_layouts: Annotated[int, Field(ge=0)] = 1
+
+
+class OnPolicySettings(MultiBlockSettings):
+    """On-policy uniform training (DMax): the model's own guesses fed back."""
+
+    masked: Share = 0.75
+    fed_back: Share = 0.5  # share of the documents whose masked positions hold guesses
+
+
+class JacobiSettings(TrainSettings):
+    """Jacobi forcing: learn the fixed point from states of one's own trajectories."""
+
+    width: Positive = 16  # tokens of a Jacobi block
+    iterations: Positive = 8  # at most, in a trajectory

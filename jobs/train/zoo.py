@@ -1,0 +1,64 @@
+"""The small models of models/zoo, from nothing: data, a fresh network, and the five recipes in order. A broken run goes on where it was.
+
+A network learns to answer (tiny-ar), then to fill blocks (tiny-bd); adapters on these learn to fill several blocks at once (tiny-mbd), to
+correct their guesses (tiny-mbd-dmax), and to reach their greedy text in few Jacobi iterations (tiny-jf).
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from drawloom.jobs.generate import generate
+from drawloom.jobs.settings import JobSettings
+from drawloom.jobs.train import autoregressive, block, jacobi, multi_block, on_policy
+from drawloom.jobs.train.fresh import FreshSettings, fresh
+from drawloom.jobs.train.loop import is_done
+from drawloom.jobs.train.settings import BlockSettings, JacobiSettings, MultiBlockSettings, OnPolicySettings, TrainSettings
+from drawloom.jobs.train.tasks import write
+
+ROWS, OWN_ROWS, BLOCK, RANK = 400_000, 20_000, 8, 16
+COMMON = {"row_tokens": 256, "rows": 32, "save_every": 100}
+
+
+def zoo(output: Path, threads: int = 0) -> None:
+    """Train all five below `output`, an hour or more on two CPU cores for each of the first two."""
+    data, common = output / "tasks.parquet", {**COMMON, "threads": threads}
+    if not data.exists():
+        write(output / "tasks.tmp", "train", 1, ROWS)
+        (output / "tasks.tmp").rename(data)
+    if not (output / "fresh/config.json").exists():
+        fresh(FreshSettings(data=str(data), output=str(output / "fresh")))
+
+    def step(train: Callable[[Any], None], settings: type[TrainSettings], name: str, base: str, **more: Any) -> None:
+        one = settings(**{"data": str(data), **common, **more, "output": str(output / name), "base": str(output / base)})
+        if not is_done(one):
+            train(one)
+
+    step(autoregressive.train, TrainSettings, "tiny-ar", "fresh", steps=3500)
+    step(block.train, BlockSettings, "tiny-bd", "tiny-ar", steps=2500, block=BLOCK, learning_rate=2e-3)
+    adapter = {"lora_rank": RANK, "block": BLOCK, "small_learning_rate": 2e-3}
+    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", steps=1500, **adapter)
+    step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", steps=1500, **adapter)
+    own = own_answers(output, data)
+    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", steps=1000, data=str(own), lora_rank=RANK, small_learning_rate=2e-3)
+
+
+def own_answers(output: Path, data: Path) -> Path:
+    """The greedy answers of tiny-ar to the first prompts: what Jacobi decoding must arrive at."""
+    found, job = output / "own.parquet", output / "own"
+    if found.exists():
+        return found
+    prompts = output / "prompts.parquet"
+    pq.write_table(pq.read_table(data, columns=["prompt"]).slice(0, OWN_ROWS), prompts)
+    settings = {"input": str(prompts), "output": str(job), "model": {"name": str(output / "tiny-ar")}, "sampling": {"max_tokens": 96, "temperature": 0.0}}
+    generate(JobSettings.parse(settings), Console())
+    table = pq.read_table(job, columns=["prompt", "samples"])
+    answers = [samples[0]["text"] for samples in table["samples"].to_pylist()]
+    pq.write_table(table.select(["prompt"]).append_column("answer", [answers]), output / "own.tmp")
+    (output / "own.tmp").rename(found)
+    shutil.rmtree(job)
+    return found

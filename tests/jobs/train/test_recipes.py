@@ -1,0 +1,127 @@
+"""Each recipe trains for a few steps on a network of a few thousand weights, goes on where it was broken off, and leaves a checkpoint that
+the engine runs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Generator
+
+from drawloom.actors.build import build_engine, build_text
+from drawloom.actors.request import Request, Sampling
+from drawloom.actors.settings import EngineSettings
+from drawloom.errors import SettingError
+from drawloom.jobs.train import autoregressive, block, jacobi, multi_block, on_policy
+from drawloom.jobs.train.data import batches, read_corpus
+from drawloom.jobs.train.fresh import FreshSettings, fresh
+from drawloom.jobs.train.jacobi import first_drafts, iterate, loss_with
+from drawloom.jobs.train.loop import Trainee, is_done
+from drawloom.jobs.train.settings import BlockSettings, JacobiSettings, MultiBlockSettings, OnPolicySettings, TrainSettings
+from drawloom.jobs.train.start import start
+from drawloom.jobs.train.tasks import write
+from drawloom.models.settings import ModelSettings
+
+SMALL = {"steps": 6, "rows": 4, "row_tokens": 96, "log_every": 2, "save_every": 2, "dtype": "float32", "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, and a fresh network with 2 layers of width 32."""
+    folder = tmp_path_factory.mktemp("train")
+    write(folder / "data.parquet", "train", 1, 300)
+    fresh(FreshSettings(data=str(folder / "data.parquet"), output=str(folder / "fresh"), vocab=320, hidden=32, layers=2, heads=2, key_heads=1, inner=48))
+    return folder
+
+
+RECIPES: list[tuple[str, Callable[[Any], None], type[TrainSettings], dict[str, Any], str]] = [
+    ("ar", autoregressive.train, TrainSettings, {}, "ar"),
+    ("block", block.train, BlockSettings, {"block": 4}, "block"),
+    ("multi-block", multi_block.train, MultiBlockSettings, {"block": 4}, "multi-block"),
+    ("on-policy", on_policy.train, OnPolicySettings, {"block": 4}, "dmax"),
+    ("jacobi", jacobi.train, JacobiSettings, {"width": 4, "iterations": 3}, "jacobi"),
+    ("adapter", multi_block.train, MultiBlockSettings, {"block": 4, "lora_rank": 2}, "multi-block"),
+]
+
+
+@pytest.mark.parametrize(("name", "train", "settings", "more", "decoder"), RECIPES, ids=[row[0] for row in RECIPES])
+def test_a_recipe_learns_saves_and_runs(home: Path, name: str, train: Callable, settings: type, more: dict, decoder: str) -> None:
+    one = settings(data=str(home / "data.parquet"), output=str(home / name), base=str(home / "fresh"), **SMALL, **more)
+    assert not is_done(one)
+    train(one)
+    assert is_done(one)
+    log = [json.loads(line) for line in (home / name / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [2, 4, 6]
+    assert log[-1]["loss"] < log[0]["loss"] - 0.02
+    model = ModelSettings(name=str(home / name))
+    engine, text = build_engine(model, EngineSettings(num_pages=40)), build_text(model)
+    engine.add(Request("a", text.encode("Copy the list: ant bear\n"), Sampling(max_tokens=11, temperature=0, ignore_eos=True), decoder=decoder))
+    done = []
+    while not done:
+        done = engine.step()
+    assert len(done[0].samples[0].token_ids) == 11
+
+
+def test_a_broken_run_ends_as_an_unbroken_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings(name: str) -> TrainSettings:
+        return TrainSettings(data=str(home / "data.parquet"), output=str(home / name), base=str(home / "fresh"), **SMALL)
+
+    whole, broken = settings("whole"), settings("broken")
+    assert not is_done(whole)
+    autoregressive.train(whole)
+    seen, loss = [], autoregressive.loss
+
+    def breaks(*arguments: Any) -> torch.Tensor:
+        seen.append(1)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        return loss(*arguments)
+
+    monkeypatch.setattr(autoregressive, "loss", breaks)
+    assert not is_done(broken)
+    with pytest.raises(KeyboardInterrupt):
+        autoregressive.train(broken)
+    assert not is_done(broken)
+    monkeypatch.setattr(autoregressive, "loss", loss)
+    autoregressive.train(broken)
+    one, two = (load_file(home / name / "model.safetensors") for name in ("whole", "broken"))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_another_run_in_the_same_folder_is_refused(home: Path) -> None:
+    one = TrainSettings(data=str(home / "data.parquet"), output=str(home / "taken"), base=str(home / "fresh"), **SMALL)
+    is_done(one)
+    with pytest.raises(SettingError, match="other settings"):
+        is_done(one.model_copy(update={"seed": 5}))
+
+
+def test_a_missing_column_is_named(home: Path) -> None:
+    network, tokenizer = start(TrainSettings(data="", output="", base=str(home / "fresh")))
+    with pytest.raises(SettingError, match="no column 'question'; it has task, prompt, answer, check"):
+        read_corpus(str(home / "data.parquet"), tokenizer, "question", "answer")
+
+
+def test_jacobi_drafts_reach_the_greedy_text(home: Path) -> None:
+    """With data that are the model's own greedy answers, as many iterations as a block is wide end in the clean text."""
+    settings = JacobiSettings(data="", output="", base=str(home / "fresh"), width=4)
+    network, tokenizer = start(settings)
+    corpus = read_corpus(str(home / "data.parquet"), tokenizer, "prompt", "answer")
+    batch = next(batches(corpus, 3, 96, 1, tokenizer.eos_token_id))
+    trainee = Trainee(network.eval())
+    tokens = batch.tokens.clone()
+    for at in range(1, 96):  # make every answer the model's own
+        view = autoregressive.clean(batch.document, batch.positions)
+        with torch.no_grad():
+            logits = trainee(tokens, batch.positions, view, torch.ones_like(batch.answer)).view(3, 96, -1)
+        tokens[:, at] = torch.where(batch.answer[:, at] & (batch.positions[:, at] > 0), logits[:, at - 1].argmax(-1), tokens[:, at])
+    own = type(batch)(tokens, batch.positions, batch.document, batch.answer)
+    drafts = first_drafts(own, 4, Generator().manual_seed(0))
+    assert (drafts.tokens != tokens)[drafts.covered].any()
+    with torch.no_grad():
+        for _ in range(4):
+            drafts = iterate(trainee, own, drafts)
+    assert drafts.tokens[drafts.covered].equal(tokens[drafts.covered])
+    assert loss_with(settings)(trainee, own, Generator().manual_seed(1)) > 0
