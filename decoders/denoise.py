@@ -16,6 +16,7 @@ from drawloom.kernels.reveal import reveal
 
 DUMMY, ACTIVE, TO_CACHE = 0, 1, 2
 
+
 @dataclass(frozen=True)
 class Look:
     """What a selection may look at."""
@@ -34,6 +35,7 @@ class Change:
     own: Tensor  # [S, N, B] bool, positions of open blocks that are not the prompt's
     filled: Tensor  # [S, N, B] bool, of those, the ones that held a token before this forward
     differs: Tensor  # [S, N, B] bool, of those, the picked token is another
+    age: Tensor  # [S, N] int64, forwards that the block has been open for, this one among them
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ class Denoise:
             return torch.zeros_like(masked), complete, state.post
         own = self._own(lines, state) & self._per_token(state.status == ACTIVE)
         filled = own & ~masked
-        change = Change(score, *map(self._blocks, (own, filled, filled & (picks.token != state.tokens))))
+        differs = filled & (picks.token != state.tokens)
+        change = Change(score, self._blocks(own), self._blocks(filled), self._blocks(differs), state.age + 1)
         rewritten = self.revise.rewrite(change) & change.filled
         post = state.post + (~self._blocks(masked).any(-1) & (state.status == ACTIVE))
         return rewritten.flatten(1), complete & self.revise.settled(change, rewritten, post), post

@@ -67,8 +67,9 @@ def _at_least(least: int, **values: int) -> None:
             raise SettingError(f"{name} is {value}, at least {least} is needed")
 
 
-def _dmax(mask: int, window: dict[str, Any], threshold: float, sure: float) -> Denoise:
-    return Denoise(**window, score=SCORES["max_probability"], select=scores.contiguous(threshold), revise=scores.repredict(sure, True))
+def _dmax(window: dict[str, Any], threshold: float, sure: float, steps: int) -> Denoise:
+    revise = scores.repredict(sure, _steps(steps, window["window"].block), soft=True)
+    return Denoise(**window, score=SCORES["max_probability"], select=scores.contiguous(threshold), revise=revise)
 
 
 RECIPES: dict[str, Recipe] = {
@@ -78,7 +79,7 @@ RECIPES: dict[str, Recipe] = {
         "",
     ),
     "lookup": Recipe(
-        lambda width=16, ngram=8, least=1, per_match=2: DraftVerify(lookup(ngram, least, per_match), width, coupled),
+        lambda width=16, ngram=8, least=2, per_match=1: DraftVerify(lookup(ngram, least, per_match), width, coupled),
         "drafts what followed the last n tokens earlier in the text, up to per_match * n tokens of it",
         "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487; SuffixDecoding, arXiv 2411.04975",
     ),
@@ -127,15 +128,13 @@ RECIPES: dict[str, Recipe] = {
         lambda mask, block=32, steps=0, threshold=0.9: Denoise(
             **_single(mask, block), score=SCORES["max_probability"], select=scores.dynamic(threshold, block, _steps(steps, block))
         ),
-        "one block at a time; what is above the threshold when that is at least the share of sdar-static; fallback: that share of the surest",
+        "one block at a time; what is above the threshold when that is at least the share of sdar-static; fallback: that share",
         "SDAR low_confidence_dynamic, arXiv 2510.06303",
         diffusion=True,
         lossless=False,
     ),
     "sdar-entropy": Recipe(
-        lambda mask, block=32, bound=0.35: Denoise(
-            **_single(mask, block), score=SCORES["neg_entropy"], select=scores.entropy_bound(bound)
-        ),
+        lambda mask, block=32, bound=0.35: Denoise(**_single(mask, block), score=SCORES["neg_entropy"], select=scores.entropy_bound(bound)),
         "one block at a time; from the lowest entropy up while they add up to less than `bound` nats; fallback: the surest position",
         "SDAR entropy_bounded with the real entropy; EB-Sampler, arXiv 2505.24857",
         diffusion=True,
@@ -164,16 +163,16 @@ RECIPES: dict[str, Recipe] = {
         lossless=False,
     ),
     "dmax": Recipe(
-        lambda mask, block=32, threshold=0.5, sure=0.9: _dmax(mask, _single(mask, block), threshold, sure),
+        lambda mask, block=32, threshold=0.5, sure=0.9, steps=0: _dmax(_single(mask, block), threshold, sure, steps),
         "one block at a time; reveals up to the first unsure position and predicts every filled one anew from soft inputs, until all are "
-        "sure or none changes; fallback: the leftmost position",
+        "sure, none changes, or it has been open for `steps` forwards (0: one for each position); fallback: the leftmost position",
         "DMax, arXiv 2604.08302",
         diffusion=True,
         lossless=False,
     ),
     "dmax-multi-block": Recipe(
-        lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, stable_at=0.5, threshold=0.5, sure=0.9: _dmax(
-            mask, _window(mask, block, buffer, open_at, semi_at, stable_at), threshold, sure
+        lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, stable_at=0.5, threshold=0.5, sure=0.9, steps=0: _dmax(
+            _window(mask, block, buffer, open_at, semi_at, stable_at), threshold, sure, steps
         ),
         "dmax over a running set of blocks; the next one opens when the last is far enough and stable; fallback: the leftmost position, "
         "only when the block before is semi-complete",

@@ -35,7 +35,7 @@ SCORES = {
 
 
 def threshold(tau: float) -> Select:
-    """Reveal every masked position whose score is above tau (strict); fallback: the surest one, where the canvas allows it. LLaDA2.0, MBD."""
+    """Reveal every masked position whose score is above tau; fallback: the surest, where the canvas allows it. LLaDA2.0, MBD."""
     return lambda look: above(look.score, look.masked, tau, look.may_fall_back)
 
 
@@ -55,7 +55,7 @@ def sequential(block: int, steps: int) -> Select:
 
 
 def dynamic(tau: float, block: int, steps: int) -> Select:
-    """Reveal what is above tau if that is at least the share of `static`; fallback: that share of the surest. SDAR low_confidence_dynamic."""
+    """Reveal what is above tau if that is at least the share of `static`; fallback: that share. SDAR low_confidence_dynamic."""
 
     def select(look: Look) -> Tensor:
         least = _share(look, block, steps)
@@ -66,7 +66,7 @@ def dynamic(tau: float, block: int, steps: int) -> Select:
 
 
 def entropy_bound(bound: float) -> Select:
-    """Reveal from the lowest entropy up while the entropies add up to less than `bound` nats; fallback: the surest position. The score must be
+    """Reveal from the lowest entropy up while the entropies add up to less than `bound` nats; fallback: the surest one. The score must be
     neg_entropy, which is the entropy of the whole distribution. SDAR entropy_bounded as JetEngine has it; EB-Sampler, arXiv 2505.24857."""
     return lambda look: bounded(-look.score, look.masked, bound)
 
@@ -91,12 +91,14 @@ def edits(tau: float, post_steps: int) -> Revise:
     return Revise(rewrite, settled)
 
 
-def repredict(sure: float, soft: bool) -> Revise:
-    """Every filled position takes its newest pick; a full block settles when all are at least `sure` of it, or when no token changed.
+def repredict(sure: float, steps: int, soft: bool) -> Revise:
+    """Every filled position takes its newest pick; a full block settles when all are at least `sure` of it, when no token changed, or when
+    it has been open for `steps` forwards.
     With `soft` a filled position is fed back as score * token + (1 - score) * mask. DMax, arXiv 2604.08302."""
 
     def settled(change: Change, rewritten: Tensor, post: Tensor) -> Tensor:
-        return ((change.score >= sure) | ~change.own).all(-1) | (~change.differs.any(-1) & (post >= 1))
+        all_sure = ((change.score >= sure) | ~change.own).all(-1)
+        return all_sure | (~change.differs.any(-1) & (post >= 1)) | (change.age >= steps)
 
     return Revise(lambda change: change.filled, settled, soft)
 

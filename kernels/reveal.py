@@ -29,7 +29,7 @@ def leftmost(masked: Tensor, count: Tensor | int) -> Tensor:
 
 
 def run_above(score: Tensor, masked: Tensor, tau: float, may_fall_back: Tensor) -> Tensor:
-    """Masked positions before the first masked one whose score is below tau; with none the leftmost, where may_fall_back [S, N] allows it."""
+    """Masked positions before the first masked one whose score is below tau; with none the leftmost, where may_fall_back [S, N] lets it."""
     run = masked & ~(masked & (score < tau)).long().cumsum(-1).bool()
     lost = may_fall_back & ~run.any(-1)
     return run | (leftmost(masked, 1) & lost[..., None])

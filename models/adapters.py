@@ -36,7 +36,9 @@ def merge(network: nn.Module, folder: Path, dtype: torch.dtype) -> None:
         a, b = (state.pop(f"{name}.lora_{side}.weight", None) for side in "AB")
         module: Any = modules.get(name.removeprefix(PREFIX))
         if a is None or b is None or module is None or module.weight.shape != (b.shape[0], a.shape[1]):
-            raise SettingError(f"adapter {folder}: {name} does not fit this base; adapters hold lora_A and lora_B of the base's linear modules")
+            raise SettingError(
+                f"adapter {folder}: {name} does not fit this base; adapters hold lora_A and lora_B of the base's linear modules"
+            )
         module.weight.data = _sum(module.weight.data, a, b, scale, dtype)
     if state:
         raise SettingError(f"adapter {folder}: unknown tensors, such as {sorted(state)[0]}; only plain LoRA is read")

@@ -59,8 +59,8 @@ class HashLM:
             store[target] = store[source]
 
     def pair(self, position: Tensor, token: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Hash of (position, token, weight of a soft input), int64."""
-        soft = 0 if weight is None else ((1 - weight.double()) * 2.0**40).long()
+        """Hash of (position, token, weight of a soft input in sixteenths), int64."""
+        soft = 0 if weight is None else ((1 - weight.double()) * 16).round().long()
         return mix(mix(position * _GOLD + self.seed) + token + soft * self.info.vocab_size)
 
     def logits(self, total: Tensor, position: Tensor) -> Tensor:

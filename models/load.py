@@ -94,7 +94,9 @@ def _block_of(checkpoint: Checkpoint, config: Any) -> int:
     """Block size of a masked diffusion model; it is trained in and never guessed."""
     block = getattr(config, "block_size", None)
     if not isinstance(block, int) or block < 1:
-        raise SettingError(f"model {checkpoint.name!r}: its config has mask_token_id but no block_size of 1 or more; add the one it was trained with")
+        raise SettingError(
+            f"model {checkpoint.name!r}: its config has mask_token_id but no block_size of 1 or more; add the one it was trained with"
+        )
     return block
 
 

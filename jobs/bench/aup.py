@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from drawloom.errors import SettingError
 
@@ -20,10 +21,12 @@ def aup(points: Sequence[tuple[float, float]], best: float) -> float:
     ordered = sorted(points)
     least = ordered[0][1] - SLACK
     if ordered[-1][1] < least:
-        raise SettingError(f"AUP: the fastest point has accuracy {ordered[-1][1]:.1f}, more than {SLACK:g} below the slowest's {ordered[0][1]:.1f}")
+        raise SettingError(
+            f"AUP: the fastest point has accuracy {ordered[-1][1]:.1f}, more than {SLACK:g} below the slowest's {ordered[0][1]:.1f}"
+        )
     kept = [(rho, y) for rho, y in ordered if y >= least]
     total = kept[0][0] * kept[0][1]
-    for (rho_before, before), (rho, y) in zip(kept, kept[1:], strict=False):
+    for (rho_before, before), (rho, y) in pairwise(kept):
         total += 0.5 * (rho - rho_before) * (y * _weight(y, best) + before * _weight(before, best))
     return total
 

@@ -39,7 +39,9 @@ def _words(text: str) -> tuple[str, ...]:
 
 @app.command()
 def decode(
-    tasks: Annotated[Path | None, typer.Argument(help="Parquet of `drawloom train tasks`; default: held-out tasks made on the spot")] = None,
+    tasks: Annotated[
+        Path | None, typer.Argument(help="Parquet of `drawloom train tasks`; default: held-out tasks made on the spot")
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, help="tasks")] = 200,
     batch: Annotated[int, typer.Option(min=1, help="sequences at once")] = 16,
     only: Annotated[str, typer.Option(help="methods by comma, such as `tiny-mbd multi-block`, or models; empty: all of the zoo")] = "",

@@ -1,4 +1,4 @@
-"""drawloom bench decode: recipes x thresholds on tasks whose answers can be checked. One JSON line for each point, then the AUP of each curve."""
+"""drawloom bench decode: recipes x thresholds on tasks whose answers can be checked. One JSON line a point, then the AUP of each curve."""
 
 import json
 import time
@@ -109,7 +109,8 @@ def measure(engine: Engine, text: Any, tasks: Sequence[Task], recipe: str, param
     samples = [one.samples[0] for one in done]
     right = grade_all([(task.task, task.check, sample.text) for task, sample in zip(tasks, samples, strict=True)])
     by_task = {
-        kind: percent([one for one, task in zip(right, tasks, strict=True) if task.task == kind]) for kind in dict.fromkeys(t.task for t in tasks)
+        kind: percent([one for one, task in zip(right, tasks, strict=True) if task.task == kind])
+        for kind in dict.fromkeys(t.task for t in tasks)
     }
     tokens = sum(len(sample.token_ids) for sample in samples)
     forwards = sum(one.stats.forwards for one in done)

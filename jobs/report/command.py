@@ -33,15 +33,11 @@ def decode_map(
     param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the recipe; may be repeated")] = None,
     prompt: Annotated[str, typer.Option(help="text; empty: a held-out task")] = "",
     row: Annotated[int, typer.Option(min=0, help="which held-out task")] = 0,
-    max_tokens: Annotated[int, typer.Option(min=1)] = 96,
-    temperature: Annotated[float, typer.Option(min=0)] = 0.0,
     seed: int = 0,
 ) -> None:
     """How one answer came to be: position x forward, edits marked, blocks outlined."""
-    from drawloom.actors.request import Sampling
-    from drawloom.jobs.report.row import trace_row
+    from drawloom.jobs.report.row import held_out_prompt, trace_row
 
     params = dict(pair.split("=", 1) for pair in param or [])
-    sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
-    for path in trace_row(model, decoder, params, prompt, row, sampling, seed, output):
+    for path in trace_row(model, decoder, params, prompt or held_out_prompt(row), seed, output):
         typer.echo(str(path))

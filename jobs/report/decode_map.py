@@ -68,13 +68,15 @@ def _edges(prompt_len: int, block: int, count: int) -> list[int]:
 def _page(reveals: Sequence[Reveal], tokens: Sequence[str], title: str, picture: Path) -> str:
     known = facts(reveals)
     paint = colormaps[COLOURS].resampled(known["forwards"])
-    text = "".join(
-        f'<span title="forward {one.shown}{f", {one.edits} edits" if one.edits else ""}" style="background:{colors.to_hex(paint(one.shown - 1))}66;'
-        f'{"text-decoration:underline;" if one.edits else ""}">{html.escape(token)}</span>'
-        for one, token in zip(reveals, tokens, strict=True)
-    )
+    text = "".join(_span(one, token, colors.to_hex(paint(one.shown - 1))) for one, token in zip(reveals, tokens, strict=True))
     said = f"{len(reveals)} tokens in {known['forwards']} forwards: {known['tpf']:.2f} tokens a forward, {known['edits']} edits."
     return (
-        f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{STYLE} pre{{font-size:1.1em;white-space:pre-wrap}}</style>"
-        f"<h1>{html.escape(title)}</h1><p>{said} Colour: the forward that gave a token its value.</p>{embedded(picture)}<pre>{text}</pre>"
+        f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title>"
+        f"<style>{STYLE} pre{{font-size:1.1em;white-space:pre-wrap}}</style><h1>{html.escape(title)}</h1>"
+        f"<p>{said} Colour: the forward that gave a token its value.</p>{embedded(picture)}<pre>{text}</pre>"
     )
+
+
+def _span(one: Reveal, token: str, colour: str) -> str:
+    note, line = (f", {one.edits} edits", "text-decoration:underline;") if one.edits else ("", "")
+    return f'<span title="forward {one.shown}{note}" style="background:{colour}66;{line}">{html.escape(token)}</span>'

@@ -13,17 +13,21 @@ from drawloom.jobs.report.decode_map import report_map
 from drawloom.jobs.train.tasks import rows
 from drawloom.models.settings import ModelSettings
 
+MAX_TOKENS = 96  # more would not fit a picture
 
-def trace_row(
-    model: str, decoder: str, params: Mapping[str, str], prompt: str, row: int, sampling: Sampling, seed: int, folder: Path
-) -> list[Path]:
-    """Decode a prompt (or held-out task number `row`) alone and draw its map. Raises SettingError and RowError as an engine does."""
+
+def held_out_prompt(row: int) -> str:
+    """The prompt of a held-out task."""
+    return list(rows("held-out", 0, row + 1))[row].prompt
+
+
+def trace_row(model: str, decoder: str, params: Mapping[str, str], prompt: str, seed: int, folder: Path) -> list[Path]:
+    """Decode a prompt alone and greedily, and draw its map. Raises SettingError and RowError as an engine does."""
     settings = ModelSettings(name=model)
     typed = {name: yaml.safe_load(value) for name, value in params.items()}
     engine, text = build_engine(settings, EngineSettings(max_sequences=1), decoder, typed), build_text(settings)
     assert isinstance(engine, Engine)
-    asked = prompt or list(rows("held-out", 0, row + 1))[row].prompt
-    ids = text.encode(asked)
+    ids, sampling = text.encode(prompt), Sampling(max_tokens=MAX_TOKENS, temperature=0.0)
     engine.add(Request("row", ids, sampling, seed=seed, decoder=decoder, decoder_params=typed, trace=True))
     done = []
     while not done:
@@ -32,4 +36,4 @@ def trace_row(
     assert sample.reveals is not None
     tokens = [text.decode([token]) for token in sample.token_ids] + ["■"] * (len(sample.reveals) - len(sample.token_ids))
     block = engine.model.info.block_tokens
-    return report_map(sample, tokens, len(ids), block, f"{model}, {decoder}: {asked.strip()[:80]}", folder)
+    return report_map(sample, tokens, len(ids), block, f"{model}, {decoder}: {prompt.strip()[:80]}", folder)

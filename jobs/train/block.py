@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 
 from drawloom.jobs.train.data import Packed, batches, read_corpus
 from drawloom.jobs.train.loop import Loss, finish, fit
-from drawloom.jobs.train.noise import Noisy, blocks_with_answers, hide, hidden_at, single_blocks
+from drawloom.jobs.train.noise import Noisy, blocks_with_answers, hidden_at, hide, single_blocks
 from drawloom.jobs.train.settings import BlockSettings
 from drawloom.jobs.train.start import mark_diffusion, mask_token_of, start
 from drawloom.jobs.train.visibility import View, clean, join

@@ -38,7 +38,7 @@ class FreshSettings(Settings):
 
 def fresh(settings: FreshSettings) -> None:
     """Write tokenizer and random weights to settings.output."""
-    tokenizer = learn_tokenizer(settings)
+    tokenizer: Any = learn_tokenizer(settings)
     torch.manual_seed(settings.seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -56,7 +56,8 @@ def fresh(settings: FreshSettings) -> None:
         bos_token_id=None,
     )
     Path(settings.output).mkdir(parents=True, exist_ok=True)
-    Qwen3ForCausalLM(config).to(torch.bfloat16).save_pretrained(settings.output)
+    network: Any = Qwen3ForCausalLM(config)
+    network.to(torch.bfloat16).save_pretrained(settings.output)
     tokenizer.save_pretrained(settings.output)
 
 
@@ -74,7 +75,9 @@ def learn_tokenizer(settings: FreshSettings) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     learned.train_from_iterator(_texts(settings), trainer)
-    made: Any = PreTrainedTokenizerFast(tokenizer_object=learned, eos_token=END, pad_token=END, mask_token=MASK, clean_up_tokenization_spaces=False)
+    made: Any = PreTrainedTokenizerFast(
+        tokenizer_object=learned, eos_token=END, pad_token=END, mask_token=MASK, clean_up_tokenization_spaces=False
+    )
     made.chat_template = CHAT_TEMPLATE
     return made
 

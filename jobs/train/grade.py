@@ -16,9 +16,9 @@ CHILD_S, CHILD_BYTES = 10, 1 << 30
 MAX_NUMBER = 10_000
 CALLS = ("len", "sum", "min", "max", "sorted", "abs")
 _PLAIN = (
-    ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Name, ast.Load, ast.Store, ast.Constant, ast.BinOp, ast.Add, ast.Sub,
-    ast.Mult, ast.Compare, ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq, ast.Call, ast.ListComp, ast.comprehension, ast.Subscript,
-    ast.Slice, ast.UnaryOp, ast.USub, ast.Not, ast.BoolOp, ast.And, ast.Or, ast.IfExp, ast.If,
+    ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Name, ast.Load, ast.Store, ast.Constant, ast.BinOp, ast.Add,
+    ast.Sub, ast.Mult, ast.Compare, ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq, ast.Call, ast.ListComp, ast.comprehension,
+    ast.Subscript, ast.Slice, ast.UnaryOp, ast.USub, ast.Not, ast.BoolOp, ast.And, ast.Or, ast.IfExp, ast.If,
 )  # fmt: skip
 
 # Reads [[source, name, inputs], ...]; prints one JSON line each, so that what came before a crash is kept.

@@ -1,4 +1,4 @@
-"""The training loop that all recipes share: optimizers, schedule, logs, checkpoints, resume. A recipe gives it a loss."""
+"""The training loop that all recipes share: optimizer, schedule, logs, checkpoints, resume. A recipe gives it a loss."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim import AdamW, Muon
+from torch.optim import AdamW
 
 from drawloom.errors import SettingError
 from drawloom.jobs.train.data import Packed
@@ -45,45 +45,37 @@ def fit(settings: TrainSettings, network: Any, source: Iterator[Packed], loss_of
     """Train for settings.steps steps, from the last checkpoint in settings.output if there is one. Step k of a run sees the same batch and
     the same noise however often the run was broken off."""
     trainee = Trainee(network.to(settings.device).float().train())
-    optimizers = make_optimizers(trainee, settings)
+    optimizer = make_optimizer(trainee, settings)
     folder = Path(settings.output)
-    first = _resume(folder, settings, trainee, optimizers)
-    precision = torch.autocast(settings.device, getattr(torch, settings.dtype)) if settings.dtype != "float32" else nullcontext()
+    first = _resume(folder, settings, trainee, optimizer)
+    precision = nullcontext() if settings.precision == "float32" else torch.autocast(settings.device, getattr(torch, settings.precision))
     started, tokens, losses = time.perf_counter(), 0, []
     for step, batch in enumerate(islice(source, first, settings.steps), first):
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["peak"] * schedule(step, settings)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.learning_rate * schedule(step, settings)
         with precision:
             loss = loss_of(trainee, batch, Generator().manual_seed(settings.seed * 1_000_003 + step))
         loss.backward()
         norm = nn.utils.clip_grad_norm_(trainee.parameters(), settings.clip)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         tokens, losses = tokens + int((batch.document >= 0).sum()), [*losses, loss.item()]
         if (step + 1) % settings.log_every == 0 or step + 1 == settings.steps:
             passed = time.perf_counter() - started
             _log(folder, {"step": step + 1, "loss": sum(losses) / len(losses), "norm": float(norm), "tokens_per_s": round(tokens / passed)})
             started, tokens, losses = time.perf_counter(), 0, []
         if (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
-            _save(folder, step + 1, trainee, optimizers)
+            _save(folder, step + 1, trainee, optimizer)
 
 
-def make_optimizers(trainee: nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for embeddings, norms, biases and adapters."""
-    tables = {id(table.weight) for table in trainee.modules() if isinstance(table, nn.Embedding)}
-    tables |= {id(trainee.network.get_output_embeddings().weight)}  # type: ignore[union-attr,operator]
+def make_optimizer(trainee: nn.Module, settings: TrainSettings) -> torch.optim.Optimizer:
+    """AdamW; matrices decay, norms and biases do not."""
     live = [weight for weight in trainee.parameters() if weight.requires_grad]
-    matrices = [weight for weight in live if weight.dim() == 2 and id(weight) not in tables and not settings.lora_rank]
-    rest = [weight for weight in live if not any(weight is matrix for matrix in matrices)]
-    found: list[torch.optim.Optimizer] = [AdamW(rest, lr=settings.small_learning_rate, betas=(0.9, 0.95), weight_decay=0.0)]
-    if matrices:
-        found.append(Muon(matrices, lr=settings.learning_rate, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"))
-    for optimizer in found:
-        for group in optimizer.param_groups:
-            group["peak"] = group["lr"]
-    return found
+    groups = [
+        {"params": [weight for weight in live if weight.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [weight for weight in live if weight.dim() < 2], "weight_decay": 0.0},
+    ]
+    return AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, betas=(0.9, 0.95), fused=True)
 
 
 def schedule(step: int, settings: TrainSettings) -> float:
@@ -100,9 +92,9 @@ def _log(folder: Path, record: dict[str, Any]) -> None:
         file.write(json.dumps(record) + "\n")
 
 
-def _save(folder: Path, step: int, trainee: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+def _save(folder: Path, step: int, trainee: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """One file, replaced whole: a run that is killed while it saves resumes from the one before."""
-    state = {"step": step, "weights": trainee.state_dict(), "optimizers": [one.state_dict() for one in optimizers]}
+    state = {"step": step, "weights": trainee.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, folder / f"{STATE}.tmp")
     (folder / f"{STATE}.tmp").replace(folder / f"{STATE}.pt")
 
@@ -118,14 +110,13 @@ def is_done(settings: TrainSettings) -> bool:
     return (folder / "config.json").exists()
 
 
-def _resume(folder: Path, settings: TrainSettings, trainee: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
+def _resume(folder: Path, settings: TrainSettings, trainee: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     """The step to go on from."""
     if not (folder / f"{STATE}.pt").exists():
         return 0
     state = torch.load(folder / f"{STATE}.pt", map_location=settings.device, weights_only=True)
     trainee.load_state_dict(state["weights"])
-    for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
-        optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(state["optimizer"])
     return int(state["step"])
 
 

@@ -39,7 +39,7 @@ def blocks_with_answers(batch: Packed, block: int) -> Noisy:
     first = real & ((batch.positions % block == 0) | ~_shifted(real, False))
     ordinal = (first.long().cumsum(1) - 1).clamp(min=0)
     live = real & torch.zeros_like(ordinal).scatter_reduce(1, ordinal, (batch.answer & real).long(), "amax").gather(1, ordinal).bool()
-    index = live.long().argsort(1, descending=True, stable=True)[:, : int(live.sum(1).max())]
+    index = live.long().argsort(dim=1, descending=True, stable=True)[:, : int(live.sum(1).max())]
     there = live.gather(1, index)
     tokens, positions, answer, number = (part.gather(1, index) for part in (batch.tokens, batch.positions, batch.answer, number))
     document = torch.where(there, batch.document.gather(1, index), -1)

@@ -38,7 +38,9 @@ def loss_with(settings: OnPolicySettings, mask_token: int) -> Loss:
             level = torch.full(whole.clean.shape, settings.masked)
             views.append((hide(whole, hidden_at(whole, level, generator), mask_token), view))
         with torch.no_grad():
-            guessed = denoised(trainee, batch, settings.block, views)[0].index_fill(-1, _one(mask_token, trainee), -torch.inf).argmax(-1).cpu()
+            guessed = (
+                denoised(trainee, batch, settings.block, views)[0].index_fill(-1, _one(mask_token, trainee), -torch.inf).argmax(-1).cpu()
+            )
         filled = torch.cat([part.tokens for part, _ in views], 1)
         filled[torch.cat([part.wanted for part, _ in views], 1)] = guessed
         flagged = torch.rand(len(filled), int(batch.document.max()) + 1, generator=generator) < settings.fed_back

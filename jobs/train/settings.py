@@ -1,6 +1,6 @@
 """Everything that a training run can be told."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -21,19 +21,23 @@ class TrainSettings(Settings):
     steps: Positive = 2000
     rows: Positive = 32  # packed rows in a step
     row_tokens: Positive = 256
-    learning_rate: Annotated[float, Field(gt=0)] = 4e-3  # of matrices inside the layers (Muon)
-    small_learning_rate: Annotated[float, Field(gt=0)] = 1e-3  # of everything else (AdamW)
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-3
     weight_decay: Annotated[float, Field(ge=0)] = 0.05
     warmup: Share = 0.02  # share of the steps
     clip: Annotated[float, Field(gt=0)] = 1.0
     seed: int = 0
     device: str = "cpu"
-    dtype: str = "bfloat16"  # of products; weights and sums stay float32
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of products; weights and sums stay float32
     threads: Annotated[int, Field(ge=0)] = 0  # 0: torch's own count
     log_every: Positive = 20
     save_every: Positive = 200
     lora_rank: Annotated[int, Field(ge=0)] = 0  # 0 trains all weights; else an adapter, which is all that is saved
     workers: Positive = 1  # more than one: Ray Train
+
+    @property
+    def precision(self) -> str:
+        """auto is bfloat16 on a GPU and float32 on a CPU, many of which only emulate bfloat16 (20 times slower where it was measured)."""
+        return self.dtype if self.dtype != "auto" else "bfloat16" if self.device.startswith("cuda") else "float32"
 
 
 class BlockSettings(TrainSettings):

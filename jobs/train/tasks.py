@@ -22,17 +22,23 @@ from drawloom.settings import nearest
 SPLITS = ("train", "held-out")
 HELD_OUT_SHARE = 20  # one prompt in so many is held out
 
-NAMES = (
-    "Ann Ben Cara Dan Eva Finn Gina Hugo Ida Jack Kim Leo Mia Noah Olga Paul Rosa Sam Tina Uma Vera Will Yuki Zoe Adam Bella Carl Dora Emil Fay"
-).split()
-THINGS = "apples books cards coins cups eggs hats keys lamps pens plums rings shells shirts stamps stones toys tickets beads bricks".split()
-CITIES = "Rome Oslo Lima Cairo Paris Tokyo Delhi Quito Bern Kyoto Milan Turin Porto Lagos Dakar Seoul Hanoi Malmo Leeds Vienna".split()
-WORDS = (
-    "ant bear cat deer eel fox goat hare ibis jay koala lion mole newt owl pig rat seal toad wolf yak zebra acorn birch cedar daisy elm fern "
-    "grape holly iris juniper kale lemon maple nettle olive palm quince rose sage tulip violet willow anvil bell chair desk engine fork "
-    "glove hammer ink jar kite ladder mirror needle oven piano quilt rope saw table urn vase wheel cloud dew earth fog gale hail ice "
-    "lake moon night ocean rain snow tide wind amber black coral green ivory jade khaki lilac navy ochre pink red teal white"
-).split()
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+NAMES = _words(
+    "Ann Ben Cara Dan Eva Finn Gina Hugo Ida Jack Kim Leo Mia Noah Olga Paul Rosa Sam Tina Uma Vera Will Yuki Zoe Adam Bella Carl Dora "
+    "Emil Fay"
+)
+THINGS = _words("apples books cards coins cups eggs hats keys lamps pens plums rings shells shirts stamps stones toys tickets beads bricks")
+CITIES = _words("Rome Oslo Lima Cairo Paris Tokyo Delhi Quito Bern Kyoto Milan Turin Porto Lagos Dakar Seoul Hanoi Malmo Leeds Vienna")
+WORDS = _words(
+    "ant bear cat deer eel fox goat hare ibis jay koala lion mole newt owl pig rat seal toad wolf yak zebra acorn birch cedar daisy elm "
+    "fern grape holly iris juniper kale lemon maple nettle olive palm quince rose sage tulip violet willow anvil bell chair desk engine "
+    "fork glove hammer ink jar kite ladder mirror needle oven piano quilt rope saw table urn vase wheel cloud dew earth fog gale hail "
+    "ice lake moon night ocean rain snow tide wind amber black coral green ivory jade khaki lilac navy ochre pink red teal white"
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ _STORIES = {
 }
 
 
-def _items(dice: random.Random, least: int = 3, most: int = 8) -> list[str]:
+def _items(dice: random.Random, least: int = 4, most: int = 14) -> list[str]:
     return dice.sample(WORDS, dice.randint(least, most))
 
 
@@ -109,19 +115,19 @@ def _reverse(dice: random.Random) -> Task:
 
 
 def _sort(dice: random.Random) -> Task:
-    items = _items(dice, 3, 6)
+    items = _items(dice, 3, 7)
     return _listing("sort", "Sort the list", items, sorted(items))
 
 
 def _insert(dice: random.Random) -> Task:
-    items = _items(dice, 3, 7)
+    items = _items(dice, 4, 12)
     fresh, anchor = dice.choice([word for word in WORDS if word not in items]), dice.choice(items)
     at = items.index(anchor) + 1
     return _listing("insert", f"Insert {fresh} after {anchor}", items, [*items[:at], fresh, *items[at:]])
 
 
 def _remove(dice: random.Random) -> Task:
-    items = _items(dice, 4, 8)
+    items = _items(dice, 5, 14)
     gone = dice.choice(items)
     return _listing("remove", f"Remove {gone}", items, [word for word in items if word != gone])
 
@@ -133,7 +139,7 @@ def _replace(dice: random.Random) -> Task:
 
 
 def _shuffle(dice: random.Random) -> Task:
-    items = _items(dice, 3, 6)
+    items = _items(dice, 4, 10)
     mixed = items
     while mixed == items:
         mixed = dice.sample(items, len(items))

@@ -1,6 +1,6 @@
 """Who may see whom while training: one rule, as a dense mask on a CPU and as FlexAttention's block mask on a GPU.
 
-A packed row holds a clean view of several documents and, behind it, any number of noisy views of parts of them: [clean ; noisy ; noisy ...].
+A packed row holds a clean view of several documents and, behind it, any number of noisy views of parts of them: [clean ; noisy ; ...].
 A clean token sees clean tokens of its document that do not come after it; a noisy token sees its own group up to its own block, and clean
 tokens before its group. Nothing clean ever sees noise. BD3-LM (arXiv 2503.09573) with groups of one block; MBD-LM's MultiTF with more.
 """

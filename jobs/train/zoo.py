@@ -21,7 +21,7 @@ from drawloom.jobs.train.settings import BlockSettings, JacobiSettings, MultiBlo
 from drawloom.jobs.train.tasks import write
 
 ROWS, OWN_ROWS, BLOCK, RANK = 400_000, 20_000, 8, 16
-COMMON = {"row_tokens": 256, "rows": 32, "save_every": 100}
+COMMON = {"row_tokens": 256, "rows": 16, "save_every": 100}
 
 
 def zoo(output: Path, threads: int = 0) -> None:
@@ -38,13 +38,13 @@ def zoo(output: Path, threads: int = 0) -> None:
         if not is_done(one):
             train(one)
 
-    step(autoregressive.train, TrainSettings, "tiny-ar", "fresh", steps=3500)
-    step(block.train, BlockSettings, "tiny-bd", "tiny-ar", steps=2500, block=BLOCK, learning_rate=2e-3)
-    adapter = {"lora_rank": RANK, "block": BLOCK, "small_learning_rate": 2e-3}
+    step(autoregressive.train, TrainSettings, "tiny-ar", "fresh", steps=1400)
+    step(block.train, BlockSettings, "tiny-bd", "tiny-ar", steps=2500, block=BLOCK)
+    adapter = {"lora_rank": RANK, "block": BLOCK}
     step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", steps=1500, **adapter)
     step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", steps=1500, **adapter)
     own = own_answers(output, data)
-    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", steps=1000, data=str(own), lora_rank=RANK, small_learning_rate=2e-3)
+    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", steps=1000, data=str(own), lora_rank=RANK)
 
 
 def own_answers(output: Path, data: Path) -> Path:
@@ -54,7 +54,12 @@ def own_answers(output: Path, data: Path) -> Path:
         return found
     prompts = output / "prompts.parquet"
     pq.write_table(pq.read_table(data, columns=["prompt"]).slice(0, OWN_ROWS), prompts)
-    settings = {"input": str(prompts), "output": str(job), "model": {"name": str(output / "tiny-ar")}, "sampling": {"max_tokens": 96, "temperature": 0.0}}
+    settings = {
+        "input": str(prompts),
+        "output": str(job),
+        "model": {"name": str(output / "tiny-ar")},
+        "sampling": {"max_tokens": 96, "temperature": 0.0},
+    }
     generate(JobSettings.parse(settings), Console())
     table = pq.read_table(job, columns=["prompt", "samples"])
     answers = [samples[0]["text"] for samples in table["samples"].to_pylist()]

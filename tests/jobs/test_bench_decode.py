@@ -39,7 +39,7 @@ def test_measured_drawn_and_read_back(tmp_path: Path) -> None:
     picture, page = report_decode(records, tmp_path / "out")
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "data:image/png;base64," in page.read_text()
-    assert "src=\"http" not in page.read_text()
+    assert 'src="http' not in page.read_text()
 
 
 def test_what_is_no_measurement_is_refused(tmp_path: Path) -> None:

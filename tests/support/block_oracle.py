@@ -103,7 +103,7 @@ class Blocks:
             state.post[k] += not masked
             seen = Block(
                 masked=masked,
-                sure={p: float(probs[p][picks[p]]) for p in own},
+                sure={p: float(logits[p].log_softmax(0)[picks[p]].exp()) for p in own},
                 entropy={p: -float((probs[p] * probs[p].log()).nan_to_num(0).sum()) for p in own},
                 may_fall_back=k == state.low or before[k - 1] >= self.semi_at,
                 age=state.age[k],
@@ -121,7 +121,7 @@ class Blocks:
             settled[k] = full and (self.revision is None or self.revision.settled(seen, again))
             state.age[k] += 1
             state.stable[k] = same / size
-            trace[k] = ([p - k * size for p in shown], [p - k * size for p in again])
+            trace[k] = (sorted(p - k * size for p in shown), sorted(p - k * size for p in again))
         self._settle(state, settled)
         return {k: both for k, both in trace.items() if any(both)}
 
@@ -212,9 +212,11 @@ def edits(tau: float, post_steps: int) -> Revision:
     )
 
 
-def repredict(sure: float) -> Revision:
+def repredict(sure: float, steps: int) -> Revision:
     return Revision(
         lambda block: block.filled,
-        lambda block, again: all(block.sure[p] >= sure for p in block.own) or (block.post >= 1 and not block.differs),
+        lambda block, again: (
+            all(block.sure[p] >= sure for p in block.own) or (block.post >= 1 and not block.differs) or block.age + 1 >= steps
+        ),
         soft=True,
     )

@@ -66,7 +66,13 @@ def test_what_reaches_out_is_never_run(source: str) -> None:
 def test_functions_that_raise_or_devour_memory_are_wrong_and_harm_no_other() -> None:
     check = '{"name": "f", "inputs": [1, 2], "source": "def f(x):\\n    return x + 1"}'
     greedy = "def f(x):\n    return [x" + " for a in [[1] * 10000 * 10000]" * 3 + "]"
-    answers = ["def f(x):\n    return x + 1", "def f(x):\n    return y", greedy, "def g(x):\n    return x + 1", "def f(x):\n    return 1 + x"]
+    answers = [
+        "def f(x):\n    return x + 1",
+        "def f(x):\n    return y",
+        greedy,
+        "def g(x):\n    return x + 1",
+        "def f(x):\n    return 1 + x",
+    ]
     assert grade_all([("code", check, answer) for answer in answers]) == [True, False, False, False, True]
 
 
