@@ -98,12 +98,13 @@ def zoo(
 
 def _run(train: Callable[[Any], None], settings: Any, data: str, output: str, base: str, given: list[str] | None) -> None:
     from drawloom.jobs.train.loop import is_done
+    from drawloom.jobs.train.workers import run
 
     parsed = settings.parse(_given(given) | {"data": data, "output": output, "base": base})
     if is_done(parsed):
         typer.echo(f"{output} is trained already")
         return
-    train(parsed)
+    run(train, parsed)
 
 
 def _given(pairs: list[str] | None) -> dict[str, Any]:

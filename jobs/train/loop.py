@@ -19,6 +19,7 @@ from drawloom.jobs.train.data import Packed
 from drawloom.jobs.train.lora import save_adapter
 from drawloom.jobs.train.settings import TrainSettings
 from drawloom.jobs.train.visibility import View, mask_for
+from drawloom.jobs.train.workers import average, rank, share
 
 STATE, LOG, SETTINGS = "training", "log.jsonl", "settings.json"
 
@@ -50,12 +51,13 @@ def fit(settings: TrainSettings, network: Any, source: Iterator[Packed], loss_of
     first = _resume(folder, settings, trainee, optimizer)
     precision = nullcontext() if settings.precision == "float32" else torch.autocast(settings.device, getattr(torch, settings.precision))
     started, tokens, losses = time.perf_counter(), 0, []
-    for step, batch in enumerate(islice(source, first, settings.steps), first):
+    for step, batch in enumerate(islice(share(source, settings), first, settings.steps), first):
         for group in optimizer.param_groups:
             group["lr"] = settings.learning_rate * schedule(step, settings)
         with precision:
-            loss = loss_of(trainee, batch, Generator().manual_seed(settings.seed * 1_000_003 + step))
+            loss = loss_of(trainee, batch, noise_of(step, settings))
         loss.backward()
+        average(trainee, settings)
         norm = nn.utils.clip_grad_norm_(trainee.parameters(), settings.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -78,6 +80,11 @@ def make_optimizer(trainee: nn.Module, settings: TrainSettings) -> torch.optim.O
     return AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, betas=(0.9, 0.95), fused=True)
 
 
+def noise_of(step: int, settings: TrainSettings) -> Generator:
+    """The noise of a step, another one for every worker."""
+    return Generator().manual_seed((settings.seed * 1_000_003 + step) * settings.workers + rank())
+
+
 def schedule(step: int, settings: TrainSettings) -> float:
     """Share of the peak learning rate: a linear rise, then half a cosine down to nothing."""
     rise = max(1, round(settings.warmup * settings.steps))
@@ -87,6 +94,8 @@ def schedule(step: int, settings: TrainSettings) -> float:
 
 
 def _log(folder: Path, record: dict[str, Any]) -> None:
+    if rank():
+        return
     print(json.dumps(record), flush=True)
     with (folder / LOG).open("a") as file:
         file.write(json.dumps(record) + "\n")
@@ -94,6 +103,8 @@ def _log(folder: Path, record: dict[str, Any]) -> None:
 
 def _save(folder: Path, step: int, trainee: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """One file, replaced whole: a run that is killed while it saves resumes from the one before."""
+    if rank():
+        return
     state = {"step": step, "weights": trainee.state_dict(), "optimizer": optimizer.state_dict()}
     torch.save(state, folder / f"{STATE}.tmp")
     (folder / f"{STATE}.tmp").replace(folder / f"{STATE}.pt")
@@ -122,6 +133,8 @@ def _resume(folder: Path, settings: TrainSettings, trainee: nn.Module, optimizer
 
 def finish(settings: TrainSettings, network: Any, tokenizer: Any) -> None:
     """Write the checkpoint in bfloat16 and drop the training state."""
+    if rank():
+        return
     folder = Path(settings.output)
     tokenizer.save_pretrained(folder)
     network.config.dtype = torch.bfloat16

@@ -19,10 +19,11 @@ from drawloom.jobs.train import autoregressive, block, jacobi, multi_block, on_p
 from drawloom.jobs.train.data import batches, read_corpus
 from drawloom.jobs.train.fresh import FreshSettings, fresh
 from drawloom.jobs.train.jacobi import first_drafts, iterate, loss_with
-from drawloom.jobs.train.loop import Trainee, is_done
+from drawloom.jobs.train.loop import Trainee, is_done, make_optimizer, schedule
 from drawloom.jobs.train.settings import BlockSettings, JacobiSettings, MultiBlockSettings, OnPolicySettings, TrainSettings
 from drawloom.jobs.train.start import start
 from drawloom.jobs.train.tasks import write
+from drawloom.jobs.train.workers import run
 from drawloom.models.settings import ModelSettings
 
 SMALL = {"steps": 6, "rows": 4, "row_tokens": 96, "log_every": 2, "save_every": 2, "dtype": "float32", "threads": 1}
@@ -95,6 +96,30 @@ def test_a_broken_run_ends_as_an_unbroken_one(home: Path, monkeypatch: pytest.Mo
     autoregressive.train(broken)
     one, two = (load_file(home / name / "model.safetensors") for name in ("whole", "broken"))
     assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+def test_two_workers_train_as_one_with_twice_the_rows(home: Path) -> None:
+    """Averaged gradients of two batches: the same loss as the mean of both, after the first step too."""
+    common = SMALL | {"rows": 2, "steps": 2, "log_every": 1}
+    one = TrainSettings(data=str(home / "data.parquet"), output=str(home / "two"), base=str(home / "fresh"), workers=2, **common)
+    assert not is_done(one)
+    run(autoregressive.train, one)
+    assert is_done(one)
+    network, tokenizer = start(one)
+    trainee = Trainee(network.float().train())
+    optimizer = make_optimizer(trainee, one)
+    source = batches(read_corpus(one.data, tokenizer, "prompt", "answer"), 2, 96, 0, tokenizer.eos_token_id)
+    for step in range(2):
+        for group in optimizer.param_groups:
+            group["lr"] = one.learning_rate * schedule(step, one)
+        for _ in range(2):
+            (autoregressive.loss(trainee, next(source), Generator()) / 2).backward()
+        torch.nn.utils.clip_grad_norm_(trainee.parameters(), one.clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    found, wanted = load_file(home / "two/model.safetensors"), network.to(torch.bfloat16).state_dict()
+    assert all(torch.allclose(found[key].float(), wanted[key].float(), atol=2e-3) for key in found)
+    assert len((home / "two/log.jsonl").read_text().splitlines()) == 2
 
 
 def test_another_run_in_the_same_folder_is_refused(home: Path) -> None:
