@@ -96,6 +96,8 @@ class Admission:
         self.release(sequence)
         sequence.target = max(sequence.target, sequence.filled)
         sequence.filled = 0
+        if sequence.decoder.in_place:
+            sequence.start_over()
         sequence.preemptions += 1
         self.preemptions += 1
         if sequence in self.filling:
@@ -117,7 +119,7 @@ class Admission:
             if self._being_filled(sequence):
                 continue
             pages = self._share(sequence)
-            need = self.pages_for(sequence.target + sequence.decoder.max_rows) - len(pages)
+            need = self.pages_for(sequence.room(sequence.target)) - len(pages)
             if need > self.pool.num_available:
                 self.pool.give_back(pages)
                 break

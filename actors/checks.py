@@ -34,14 +34,14 @@ def check_tokens(request: Request, info: ModelInfo) -> None:
 def check_room(request: Request, decoder: Decoder, info: ModelInfo, pool: PagePool) -> None:
     """Prompt and answer fit the context, in whole blocks, and the page pool."""
     num_prompt, new, block = len(request.prompt_token_ids), request.sampling.max_tokens, decoder.block_tokens
-    room = info.max_context // block * block
+    room = info.max_context if decoder.in_place else info.max_context // block * block
     if num_prompt + new > room:
         raise RowError(
             "prompt_too_long",
             f"prompt has {num_prompt} tokens, at most {max(0, room - new)} fit beside max_tokens={new} in a context of {room}; "
             "shorten it or lower max_tokens",
         )
-    pages = -(-(num_prompt + new + decoder.max_rows) // pool.page_tokens)
+    pages = -(-(num_prompt + new + (0 if decoder.in_place else decoder.max_rows)) // pool.page_tokens)
     if pages > pool.num_pages:
         raise RowError(
             "prompt_too_long",

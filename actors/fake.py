@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from drawloom.actors.request import Completion, EngineStats, Request, Sample, Sampling, Stats, TokenLogprob
-from drawloom.errors import ReplicaError, RowError
+from drawloom.errors import ReplicaError, RowError, SettingError
 
 VOCABULARY = """
     warp weft loom shuttle thread pattern bobbin heddle reed selvage twill satin plain dobby pick shed beam spool skein knot fringe
@@ -86,6 +86,8 @@ class FakeEngine:
         self._step_s = 0.0
 
     def check(self, request: Request) -> None:
+        if request.decoder != "ar" or request.decoder_params:
+            _check_decoder(request)
         length, limit = len(request.prompt_token_ids), MAX_CONTEXT - request.sampling.max_tokens
         if length == 0:
             raise RowError("empty_prompt", "the prompt has no tokens; give it some text")
@@ -248,3 +250,13 @@ _ACTIONS: Mapping[str, Callable[[str], None]] = {
     "block": lambda argument: time.sleep(float(argument)),
     "hang": lambda _: time.sleep(1e6),
 }
+
+
+def _check_decoder(request: Request) -> None:
+    """A rehearsal refuses what the real job would: unknown recipes and parameters."""
+    from drawloom.decoders.recipes import build  # with torch, which nothing else here needs
+
+    try:
+        build(request.decoder, request.decoder_params, mask_token=0)
+    except SettingError as error:
+        raise RowError("invalid_decoder", str(error)) from None

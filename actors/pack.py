@@ -17,7 +17,7 @@ class Part:
     """Sequences that ask for rows together: prompt tokens still to be filled in, then (when there is a step) their decoding rows."""
 
     fill: Listlike[Listlike[int]]  # per sequence, prefix tokens to process now, [] for none
-    filled: Listlike[int]  # per sequence, tokens that its pages hold already
+    filled: Listlike[int]  # per sequence, tokens that its pages hold already, or the whole canvas
     pages: Listlike[Listlike[int]]
     block_tokens: int  # visibility among prefix tokens
     step: Step | None  # lines in the same order
@@ -43,6 +43,7 @@ class _Rows:
     see: Tensor
     place: Tensor  # index in the packed batch
     weight: Tensor | None = None
+    slot: Tensor | None = None  # index in the sequence's slots; None: behind its prefix, in order
 
 
 def pack(parts: Listlike[Part], page_tokens: int, *, exact: bool, device: torch.device) -> Packed:
@@ -116,11 +117,11 @@ def _decode_rows(step: Step, behind: Tensor, fill: Tensor, rows: list[_Rows], ex
     see = step.see + fill[:, None]
     if exact:
         used = step.valid
-        weight = None if step.weight is None else step.weight[used]
-        rows.append(_Rows(step.tokens[used], step.positions[used], see[used], place[used], weight))
+        weight, slot = (None if values is None else values[used] for values in (step.weight, step.place))
+        rows.append(_Rows(step.tokens[used], step.positions[used], see[used], place[used], weight, slot))
     else:
-        weight = None if step.weight is None else step.weight.flatten()
-        rows.append(_Rows(step.tokens.flatten(), step.positions.flatten(), see.flatten(), place.flatten(), weight))
+        weight, slot = (None if values is None else values.flatten() for values in (step.weight, step.place))
+        rows.append(_Rows(step.tokens.flatten(), step.positions.flatten(), see.flatten(), place.flatten(), weight, slot))
     scored = step.scored.flatten()
     return place, scored.nonzero()[:, 0] if exact else torch.arange(len(scored), device=scored.device)
 
@@ -131,12 +132,16 @@ def _ragged(parts: Listlike[Part], rows: list[_Rows], starts: np.ndarray, page_t
     order[place] = torch.arange(len(place), device=device)
     tokens, positions, see = (torch.cat([getattr(one, name) for one in rows])[order] for name in ("tokens", "positions", "see"))
     lengths = [length for part in parts for length in part.filled]
-    table = _table([pages for part in parts for pages in part.pages])
+    widest = max(length + count for length, count in zip(lengths, np.diff(starts).tolist(), strict=True))
+    table = _table([pages for part in parts for pages in part.pages], -(-widest // page_tokens))
     prefix = torch.tensor(lengths, dtype=torch.int32, device=device)
     pages = torch.from_numpy(table).to(device)
     row_starts = torch.from_numpy(starts.astype(np.int32)).to(device)
     owner = torch.repeat_interleave(torch.arange(len(lengths), device=device), row_starts.diff(), output_size=len(place))
     index = torch.arange(len(place), device=device) - row_starts[owner] + prefix[owner]
+    if any(one.slot is not None for one in rows):
+        slot = torch.cat([torch.full_like(one.place, -1) if one.slot is None else one.slot for one in rows])[order]
+        index = torch.where(slot >= 0, slot, index)
     slots = pages[owner, index // page_tokens].long() * page_tokens + index % page_tokens
     return Ragged(
         tokens=tokens,
@@ -164,8 +169,8 @@ def _weights(rows: list[_Rows], order: Tensor) -> Tensor | None:
     return torch.cat(parts)[order]
 
 
-def _table(pages: Listlike[Listlike[int]]) -> np.ndarray:
-    table = np.zeros((len(pages), max(map(len, pages))), dtype=np.int32)
+def _table(pages: Listlike[Listlike[int]], least: int = 0) -> np.ndarray:
+    table = np.zeros((len(pages), max(least, *map(len, pages))), dtype=np.int32)
     for line, own in zip(table, pages, strict=True):
         line[: len(own)] = own
     return table

@@ -72,10 +72,10 @@ class Planner:
         for sequence in sorted(self.running(), key=lambda one: (-one.request.priority, one.serial)):
             if not sequence.pages:
                 continue  # preempted a moment ago
-            for victim in self.admission.reserve(sequence, sequence.filled + sequence.decoder.max_rows, everyone):
+            for victim in self.admission.reserve(sequence, sequence.room(sequence.filled), everyone):
                 group = self.groups.get(victim.decoder)
                 if group is not None and victim in group.sequences:
-                    self._leave(group, [victim], keep_state=True)
+                    self._leave(group, [victim], keep_state=not victim.decoder.in_place)
 
     def _schedule_fills(self) -> tuple[dict[Sequence, list[int]], list[Sequence]]:
         """Prefix tokens to process now, and the sequences whose prefix is then complete (they decode in the same forward)."""
@@ -108,7 +108,7 @@ def _add(plan: Plan, group: Group | None, sequences: list[Sequence], fills: dict
     plan.parts.append(
         Part(
             fill=[fills.get(one, []) for one in sequences],
-            filled=[one.filled for one in sequences],
+            filled=[one.held for one in sequences],
             pages=[one.pages for one in sequences],
             block_tokens=sequences[0].decoder.block_tokens,
             step=step,

@@ -81,6 +81,26 @@ class Sequence:
     def limit(self) -> int:
         return self.prompt_len + self.request.sampling.max_tokens
 
+    @property
+    def held(self) -> int:
+        """Tokens whose K/V a step may see without computing it: the filled ones, or the whole canvas."""
+        return self.limit if self.decoder.in_place else self.filled
+
+    def room(self, filled: int) -> int:
+        """Slots that a step may write, when `filled` tokens have their K/V."""
+        return self.limit if self.decoder.in_place else filled + self.decoder.max_rows
+
+    def start_over(self) -> None:
+        """Forget everything but the prompt. The same tokens will come again."""
+        self.tokens = self.tokens[: self.prompt_len]
+        self.saved, self.target = None, 0
+        self.logprobs.clear()
+        self.alternatives.clear()
+        self.reveals.clear()
+        if self.request.sampling.stop:
+            assert self.stops is not None
+            self.stops = StopStrings(self.stops.stops, self.stops.text)
+
     def extend(self, tokens: Listlike[int], logprobs: Listlike[float]) -> int:
         """Append final tokens until one ends the sequence; returns how many were taken (the end token is taken, not kept)."""
         for taken, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True), 1):

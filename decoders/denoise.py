@@ -97,6 +97,7 @@ class Denoise:
     shifted = False
     keeps_leading = True
     drafts_trees = False
+    in_place = False
 
     def __init__(self, window: Window, score: Score, select: Select, mask_token: int, revise: Revise | None = None) -> None:
         self.window, self.score, self.select, self.revise, self.mask_token = window, score, select, revise, mask_token

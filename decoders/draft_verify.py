@@ -45,6 +45,7 @@ class DraftVerify:
     block_tokens = 1
     keeps_leading = True
     drafts_trees = False
+    in_place = False
     needs_shape = False
 
     def __init__(self, drafter: Drafter, width: int, verifier: Verifier = coupled) -> None:

@@ -10,9 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from drawloom.decoders import scores
-from drawloom.decoders.denoise import Denoise, Window
+from drawloom.decoders.denoise import Denoise, Select, Window
 from drawloom.decoders.draft_verify import DraftVerify, coupled
 from drawloom.decoders.drafters import jacobi, lookup, none
+from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.scores import SCORES
 from drawloom.decoders.step import Decoder
 from drawloom.errors import SettingError
@@ -59,6 +60,11 @@ def _steps(steps: int, block: int) -> int:
     if not 0 <= steps <= block:
         raise SettingError(f"steps is {steps}; 1 to {block} (the block), or 0 for {block}")
     return steps or block
+
+
+def _positive(name: str, value: int) -> int:
+    _at_least(1, **{name: value})
+    return value
 
 
 def _at_least(least: int, **values: int) -> None:
@@ -187,6 +193,51 @@ RECIPES: dict[str, Recipe] = {
         "a running set of blocks in one forward; a block with nothing sure falls back to its surest position only "
         "when the block before it is semi-complete",
         "Multi-Block Diffusion LMs (MBD-LM, Diffulex)",
+        diffusion=True,
+        lossless=False,
+    ),
+}
+
+
+def _canvas(mask: int, block: int, score: str, select: Select, cache: str = "none", *, shifted: bool = False) -> FullCanvas:
+    _at_least(1, block=block)
+    if cache not in CACHES:
+        raise SettingError(f"cache {cache!r} is unknown; {nearest(cache, list(CACHES))}")
+    return FullCanvas(block, _score(score), select, mask, cache, shifted=shifted)
+
+
+WHOLE = 1 << 20  # a block no canvas fills: all positions are open at once
+
+RECIPES |= {
+    "llada": Recipe(
+        lambda mask, block=32, steps=0: _canvas(mask, block, "max_probability", scores.static(block, _steps(steps, block))),
+        "the whole canvas is visible; block after block, the surest positions, spread evenly over `steps` forwards (0: one each)",
+        "LLaDA low_confidence, arXiv 2502.09992",
+        diffusion=True,
+        lossless=False,
+    ),
+    "dream": Recipe(
+        lambda mask, steps=64, score="neg_entropy", eps=1e-3: _canvas(
+            mask, WHOLE, score, scores.decaying(_positive("steps", steps), eps), shifted=True
+        ),
+        "the whole canvas is open; a falling share of what is masked, surest first; score max_probability is its maskgit_plus, margin its "
+        "topk_margin",
+        "Dream 7B, arXiv 2508.15487",
+        diffusion=True,
+        lossless=False,
+    ),
+    "fast-dllm": Recipe(
+        lambda mask, block=32, threshold=0.9, cache="dual": _canvas(mask, block, "max_probability", scores.at_least(threshold), cache),
+        "the whole canvas is visible; block after block, what reaches the threshold and always the surest; cache none, prefix or dual "
+        "(the last two keep stale K/V by design)",
+        "Fast-dLLM, arXiv 2505.22618",
+        diffusion=True,
+        lossless=False,
+    ),
+    "fast-dllm-factor": Recipe(
+        lambda mask, block=32, factor=1.0, cache="dual": _canvas(mask, block, "max_probability", scores.factor(factor), cache),
+        "fast-dllm whose threshold falls with the number of positions it reveals: the k-th must reach 1 - factor / (k + 1)",
+        "Fast-dLLM, arXiv 2505.22618",
         diffusion=True,
         lossless=False,
     ),

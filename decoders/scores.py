@@ -7,7 +7,7 @@ from torch import Tensor
 from drawloom.decoders.denoise import Change, Look, Revise, Score, Select
 from drawloom.decoders.step import Picks
 from drawloom.errors import SettingError
-from drawloom.kernels.reveal import above, bounded, leftmost, run_above, surest
+from drawloom.kernels.reveal import above, bounded, falling, leftmost, run_above, surest
 
 
 def max_probability(picks: Picks) -> Tensor:
@@ -74,6 +74,31 @@ def entropy_bound(bound: float) -> Select:
 def contiguous(tau: float) -> Select:
     """Reveal the masked positions before the first one whose score is below tau; fallback: the leftmost. DMax, arXiv 2604.08302."""
     return lambda look: run_above(look.score, look.masked, tau, look.may_fall_back)
+
+
+def at_least(tau: float) -> Select:
+    """Reveal every masked position whose score is at least tau, and the surest one whatever its score. Fast-dLLM, arXiv 2505.22618."""
+    return lambda look: surest(look.score, look.masked, 1) | (look.masked & (look.score >= tau))
+
+
+def factor(amount: float) -> Select:
+    """Reveal the n surest positions for the largest n such that the k-th of them has a score of at least 1 - amount / (k + 1), k = 2..n;
+    always the surest. Fast-dLLM's factor rule, arXiv 2505.22618."""
+    return lambda look: falling(look.score, look.masked, amount)
+
+
+def decaying(steps: int, eps: float) -> Select:
+    """Reveal the share 1 - s / t of what is masked, surest first, with t falling from 1 to eps in `steps` forwards; the last reveals all
+    that is left. Dream (arXiv 2508.15487); at least one position a forward."""
+
+    def select(look: Look) -> Tensor:
+        t = 1 - look.age * (1 - eps) / steps
+        share = (1 - eps) / steps / t
+        left = look.masked.sum(-1)
+        count = torch.where(look.age >= steps - 1, left, (left * share + 1e-6).floor().long().clamp(min=1))
+        return surest(look.score, look.masked, count[..., None])
+
+    return select
 
 
 def edits(tau: float, post_steps: int) -> Revise:

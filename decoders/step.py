@@ -40,6 +40,7 @@ class Step:
     valid: Tensor  # [S, K] bool
     scored: Tensor  # [S, K] bool, within valid
     ancestors: Tensor | None = None  # [S, K, W] int64 bits
+    place: Tensor | None = None  # [S, K] int64, decoders with in_place: which position of the canvas a row recomputes; see is then 0
     weight: Tensor | None = None  # [S, K] float32, soft inputs: the row enters as weight of its token and the rest of the mask token
 
 
@@ -78,6 +79,9 @@ class Decoder(Protocol):
     keeps_leading: bool  # kept rows are always the first ones: no compaction
     drafts_trees: bool  # steps carry ancestor bits
     needs_shape: bool  # wants margin and entropy
+    # The whole canvas, prompt + max_tokens, is resident from the first step on and visible to every row; rows overwrite the K/V of their
+    # own positions. Nothing is kept as a prefix, nothing shared, and a preempted sequence starts over.
+    in_place: bool
 
     def committed(self, length: int) -> int:
         """How many of `length` final tokens have their K/V in the prefix when a sequence begins."""

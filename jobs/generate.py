@@ -45,6 +45,10 @@ def generate(settings: JobSettings, console: Console, hook: Hook = no_hook) -> R
 
 def open_output(settings: JobSettings, hook: Hook = no_hook) -> Job:
     """The job of the output folder, made when there is none yet, after everything that could be wrong has been looked at."""
+    if settings.decoder != "ar" or settings.decoder_params:
+        from drawloom.decoders.recipes import build  # with torch: plain autoregression needs no look at it
+
+        build(settings.decoder, settings.decoder_params, mask_token=0)
     files = find_inputs(settings.input)
     store = preflight(settings.input, files, open_store(settings.output))
 

@@ -44,6 +44,14 @@ def bounded(entropy: Tensor, masked: Tensor, bound: float) -> Tensor:
     return masked & (_rank(-entropy, masked) < count)
 
 
+def falling(score: Tensor, masked: Tensor, amount: float) -> Tensor:
+    """The surest masked positions, as long as the k-th (from 2 on) has a score of at least 1 - amount / (k + 1); always the surest."""
+    shown = score.masked_fill(~masked, -torch.inf).sort(dim=-1, descending=True, stable=True).values
+    place = torch.arange(1, score.shape[-1] + 1, device=score.device)
+    good = (shown >= 1 - amount / (place + 1)) | (place == 1)
+    return masked & (_rank(score, masked) < good.long().cumprod(-1).sum(-1, keepdim=True))
+
+
 def _rank(score: Tensor, masked: Tensor) -> Tensor:
     """Place of every position among the masked ones of its block, the surest first, the leftmost first among equals."""
     return score.masked_fill(~masked, -torch.inf).sort(dim=-1, descending=True, stable=True).indices.argsort(-1)

@@ -13,6 +13,7 @@ from drawloom.errors import SettingError
 from drawloom.models.adapters import base_of
 from drawloom.models.embedded import embedded_folder
 from drawloom.models.settings import ModelSettings
+from drawloom.settings import nearest
 
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
 ZOO = Path(__file__).parent / "zoo"
@@ -88,8 +89,8 @@ def _from_hub(settings: ModelSettings) -> Path:
         raise SettingError(f"model {settings.name!r} is neither a folder, nor a .gguf file, nor a hub id (owner/name)") from None
     except LocalEntryNotFoundError:
         raise SettingError(
-            f"model {settings.name!r} is neither a folder nor in the local hub cache; "
-            "give a folder, download it first, or set local_files_only=false"
+            f"model {settings.name!r} is neither a folder nor in the local hub cache; give a folder, download it first, or set "
+            f"local_files_only=false; {nearest(settings.name, ['embedded', 'hash', 'fake', *zoo()])}"
         ) from None
     except HfHubHTTPError as error:
         raise SettingError(f"model {settings.name!r} cannot be downloaded: {error}") from None

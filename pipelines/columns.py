@@ -52,7 +52,9 @@ def _prompts(columns: Columns, schema: pa.Schema) -> dict[str, str]:
         _check_there(field, name, schema)
     found = named or {field: field for field in PROMPTS if field in schema.names}
     if not found:
-        raise SettingError(f"the input has no column {' or '.join(PROMPTS)}; name one of {_listed(schema)} by columns.prompt or its like")
+        raise SettingError(
+            f"the input has no column {' or '.join(PROMPTS)}; name one of {_listed(schema)} by --prompt-column (columns.prompt) or its like"
+        )
     if len(found) > 1 and not named:
         raise SettingError(f"the input has the columns {' and '.join(found)}; say which holds the prompt, for example columns.prompt")
     return found

@@ -83,7 +83,7 @@ def _are_biases(value: Any) -> bool:
     return isinstance(value, (dict, str)) or (isinstance(value, list) and all(isinstance(item, dict) for item in value))
 
 
-_NUMBER = Kind("a number", _number, _is_number, "number", pa.float64())
+_NUMBER = Kind("a number between -2^53 and 2^53", _number, _is_number, "number", pa.float64())
 _INTEGER = Kind("an integer", _number, _is_number, "number", pa.int64())  # 5.0 is one; 5.5 is found row by row
 _TEXT = Kind("text", _text, _is_text)
 _TOKENS = Kind("a list of integers", _list_of(_number), _are_tokens)

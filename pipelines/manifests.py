@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 
 from drawloom.errors import DrawloomError
 from drawloom.pipelines.columns import Roles
@@ -108,9 +109,13 @@ def dump_entries(entries: Iterable[Entry]) -> bytes:
 def load_entries(data: bytes, where: str) -> list[Entry]:
     """The inverse of `dump_entries`."""
     try:
-        lines: Any = pa.Codec("zstd").decompress(data[:-8], int.from_bytes(data[-8:], "little"), asbytes=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise DrawloomError(f"the log {where} is damaged ({error})") from error
+        lines = zstandard.ZstdDecompressor().decompressobj().decompress(data[:-8])
+        if len(data) <= 8 or len(lines) != int.from_bytes(data[-8:], "little"):
+            raise ValueError("it is cut short")
+    except (zstandard.ZstdError, ValueError) as error:
+        raise DrawloomError(
+            f"the log {where} is damaged ({error}); delete it and run the job again: it is made anew from the parts"
+        ) from error
     return [load_entry(line, where) for line in lines.split(b"\n") if line]
 
 

@@ -205,6 +205,8 @@ class S3Store:
     def _complaint(self, action: str, path: str, code: str, error: Exception) -> str:
         endpoint = _client(self.patience).meta.endpoint_url
         hint = f"; {HINTS[code]}" if code in HINTS else ""
+        if isinstance(error, NoCredentialsError):
+            hint = "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile (AWS_PROFILE), or a role"
         what = f"{code}: {error.response['Error'].get('Message', '')}" if isinstance(error, ClientError) else error
         return f"S3 {action} failed on bucket {self.bucket!r}, key {self.prefix + path!r} at {endpoint}: {what}{hint}"
 

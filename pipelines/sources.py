@@ -104,7 +104,7 @@ def _find(place: _Spec) -> Iterator[InputFile]:
                 f"text also with {' or '.join(COMPRESSIONS)}. Leave the file out with a glob, for example {place.root}/*.parquet"
             )
     if not known:
-        raise SettingError(f"no input found at {place.text}; files end in {', '.join(ENDINGS)}")
+        raise SettingError(f"no input found at {place.text}; files end in {', '.join(ENDINGS)}; text files also in these with .gz or .zst")
 
 
 def _input_file(root: str, entry: Listed) -> InputFile | None:

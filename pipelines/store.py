@@ -46,6 +46,8 @@ class LocalStore:
         return self.root
 
     def probe(self) -> Self:
+        if os.path.exists(self.root) and not os.path.isdir(self.root):
+            raise StoreError(f"{self.root} is a file; name a folder for the output")
         name = f"{TMP}probe-{uuid.uuid4().hex}"
         if not (self.put_if_absent(name, b"drawloom") and self.read(name) == b"drawloom" and not self.put_if_absent(name, b"")):
             raise StoreError(f"{self.root}: a file was written but does not read back as it was; choose another folder")

@@ -30,6 +30,7 @@ ENVIRONMENT: dict[str, int] = {
 LONG_FILES: dict[str, int] = {}  # lines
 # Loops in code that runs over a group's lines in every step. None may be over sequences, blocks or tokens.
 GROUP_CODE = (
+    "decoders/full_canvas.py",
     "decoders/denoise.py",
     "decoders/draft_verify.py",
     "decoders/drafters.py",
@@ -38,6 +39,7 @@ GROUP_CODE = (
     "kernels/verify.py",
 )
 GROUP_LOOPS: dict[str, int] = {
+    "decoders/full_canvas.py": 2,  # over three tensors, twice
     "decoders/denoise.py": 1,  # over four tensors
     "decoders/drafters.py": 1,  # over the lengths of an n-gram
 }

@@ -8,7 +8,8 @@ import pytest
 from block_oracle import Blocks
 from rig import engine, ids, request, run
 
-from drawloom.decoders.recipes import RECIPES
+from drawloom.decoders.denoise import Denoise
+from drawloom.decoders.recipes import RECIPES, build
 from drawloom.models.hash_lm import HashLM
 
 SIZES = (4, 8, 32)
@@ -47,7 +48,7 @@ def oracles(name: str, model: HashLM, size: int, rng: random.Random) -> tuple[di
     return params, Blocks(model, size, buffer, oracle.contiguous(tau), revision=oracle.repredict(sure, steps), **window)
 
 
-BLOCK_RECIPES = [name for name, row in RECIPES.items() if row.diffusion]
+BLOCK_RECIPES = [name for name, row in RECIPES.items() if row.diffusion and isinstance(build(name, {}, 63), Denoise)]
 
 
 def watch(machine, size: int) -> list[dict[int, tuple[list[int], list[int]]]]:

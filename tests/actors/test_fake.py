@@ -58,6 +58,14 @@ def test_bad_requests_are_refused() -> None:
         FakeEngine().add(Request("r", [EOS + 1]))
 
 
+def test_a_rehearsal_refuses_the_decoders_that_the_real_job_would() -> None:
+    for decoder, params, words in (("lokup", {}, "did you mean 'lookup'"), ("lookup", {"zork": 3}, "'zork' is not a parameter")):
+        one = Request("r", TEXT.encode("x"), Sampling(), 1, decoder, params)
+        with pytest.raises(RowError, match=words):
+            FakeEngine(4).check(one)
+    FakeEngine(4).check(Request("r", TEXT.encode("x"), Sampling(), 1, "multi-block", {"buffer": 2}))
+
+
 def test_bytes_and_words_come_back_as_text() -> None:
     assert TEXT.decode(TEXT.encode("häkeln")) == "häkeln"
     assert TEXT.decode([256, 257, EOS]) == "warp weft"

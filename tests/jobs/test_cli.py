@@ -57,6 +57,9 @@ def test_a_whole_job_in_a_pipe(source: str, tmp_path: Path) -> None:
         (["generate", "IN", "out", "--model", "fake", "--temperature", "-1"], "sampling.temperature"),
         (["generate", "IN", "out", "--model", "fake", "--prompt-column", "promt"], "did you mean 'prompt'"),
         (["generate", "IN", "out", "--model", "no/such-model"], "no/such-model"),
+        (["generate", "IN", "out", "--model", "fake", "--decoder", "lokup"], "did you mean 'lookup'?"),
+        (["generate", "IN", "IN", "--model", "fake"], "is a file; name a folder"),
+        (["generate", "IN", "out", "--model", "fak"], "did you mean 'fake'?"),
         (["generate", "IN", "out", "--decoder-params", "block"], "NAME=VALUE"),
         (["generate", "IN", "out", "--temprature", "1"], "--temperature"),
         (["generate", "IN"], "output: Field required"),
@@ -71,6 +74,7 @@ def test_wrong_settings_are_refused(source: str, tmp_path: Path, monkeypatch: py
     assert words in " ".join(said.split())
     assert "Traceback" not in said
     assert not list(tmp_path.glob("out/part-*"))
+    assert not (tmp_path / "out/_drawloom/job.yaml").exists()  # the corrected command finds a free folder
 
 
 def test_recipes_are_listed() -> None:

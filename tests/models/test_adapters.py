@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ TOKENS = torch.arange(12)[None] % 40
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """A base in bfloat16, and an adapter on it that PEFT wrote."""
     torch.manual_seed(0)
-    shape = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    shape: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
     config = Qwen3Config(vocab_size=40, hidden_size=32, intermediate_size=48, max_position_embeddings=64, tie_word_embeddings=True, **shape)
     config.eos_token_id = 0
     Qwen3ForCausalLM(config).bfloat16().save_pretrained(tmp_path / "base")
@@ -32,7 +33,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     for name, weight in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.3)
-    adapted.save_pretrained(tmp_path / "adapter")
+    adapted.save_pretrained(str(tmp_path / "adapter"))
     config.mask_token_id, config.block_size, config.dtype = 39, 4, torch.bfloat16
     config.save_pretrained(tmp_path / "adapter")
     described = json.loads((tmp_path / "adapter/adapter_config.json").read_text())

@@ -101,6 +101,16 @@ def test_tampering_is_named(output: Path, tamper: Callable[[Path], object], word
     assert any(re.search(words, problem) for problem in verdict.problems), verdict.problems
 
 
+def test_a_log_cut_anywhere_is_damaged(output: Path) -> None:
+    """Its last bytes say how long it is; cut, they say anything, such as more than this machine's memory."""
+    (log,) = (output / "_drawloom/log").iterdir()
+    whole = log.read_bytes()
+    assert len(load_entries(whole, "x")) == 3
+    for cut in range(len(whole)):
+        with pytest.raises(DrawloomError, match=r"the log some/log is damaged .*; delete it and run the job again"):
+            load_entries(whole[:cut], "some/log")
+
+
 def test_damaged_records_are_named(output: Path) -> None:
     job = output / "_drawloom" / "job.yaml"
     text = job.read_text()

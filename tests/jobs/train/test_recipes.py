@@ -26,7 +26,7 @@ from drawloom.jobs.train.tasks import write
 from drawloom.jobs.train.workers import run
 from drawloom.models.settings import ModelSettings
 
-SMALL = {"steps": 6, "rows": 4, "row_tokens": 96, "log_every": 2, "save_every": 2, "dtype": "float32", "threads": 1}
+SMALL: dict[str, Any] = {"steps": 6, "rows": 4, "row_tokens": 96, "log_every": 2, "save_every": 2, "dtype": "float32", "threads": 1}
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +100,12 @@ def test_a_broken_run_ends_as_an_unbroken_one(home: Path, monkeypatch: pytest.Mo
 
 def test_two_workers_train_as_one_with_twice_the_rows(home: Path) -> None:
     """Averaged gradients of two batches: the same loss as the mean of both, after the first step too."""
-    common = SMALL | {"rows": 2, "steps": 2, "log_every": 1}
+    common: dict[str, Any] = SMALL | {"rows": 2, "steps": 2, "log_every": 1}
     one = TrainSettings(data=str(home / "data.parquet"), output=str(home / "two"), base=str(home / "fresh"), workers=2, **common)
     assert not is_done(one)
     run(autoregressive.train, one)
     assert is_done(one)
+    network: Any
     network, tokenizer = start(one)
     trainee = Trainee(network.float().train())
     optimizer = make_optimizer(trainee, one)
