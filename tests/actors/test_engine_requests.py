@@ -13,7 +13,7 @@ from drawloom.errors import RowError
 from drawloom.models.hash_lm import HashLM, HashText
 
 ALL = list(RECIPES)
-SMALL = {name: {"block": 8} for name, row in RECIPES.items() if row.diffusion}
+SMALL = {name: {"block": 8} for name, row in RECIPES.items() if "block" in row.params}
 
 
 @pytest.mark.parametrize("decoder", ALL)
