@@ -10,16 +10,16 @@ from drawloom.models.text import Text
 
 
 def build_engine(
-    model: ModelSettings, engine: EngineSettings, decoder: str = "ar", decoder_params: Mapping[str, float | int | str] | None = None
+    model: ModelSettings, engine: EngineSettings, decoder: str | None = None, decoder_params: Mapping[str, float | int | str] | None = None
 ) -> EngineLike:
-    """The engine of a replica, for jobs whose rows use `decoder` unless they say otherwise.
+    """The engine of a replica, for jobs whose rows use `decoder` unless they say otherwise (None: every row will say).
 
     Raises SettingError when the checkpoint cannot be found, read or run here, or that decoder does not fit it.
     """
     if model.name == "fake":
         return FakeEngine(engine.max_sequences)
+    from drawloom.actors.checks import fitting
     from drawloom.actors.engine import Engine
-    from drawloom.decoders.recipes import build
 
     if model.name == "hash":
         from drawloom.models.hash_lm import HashLM
@@ -29,7 +29,8 @@ def build_engine(
         from drawloom.models.load import device_of, load_model
 
         network, device = load_model(model), device_of(model)
-    build(decoder, decoder_params or {}, network.info.mask_token_id, network.info.block_tokens)
+    if decoder is not None:
+        fitting(decoder, decoder_params or {}, network.info)
     return Engine(network, build_text(model), engine, device=device)
 
 

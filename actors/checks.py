@@ -1,7 +1,9 @@
 """What is refused before it runs: every reason why a request could fail later is found here and told as a RowError."""
 
+from collections.abc import Mapping
+
 from drawloom.actors.request import Request
-from drawloom.decoders.recipes import build
+from drawloom.decoders.recipes import Value, build
 from drawloom.decoders.step import Decoder
 from drawloom.errors import RowError, SettingError
 from drawloom.models.pages import PagePool
@@ -11,14 +13,20 @@ from drawloom.models.ragged import ModelInfo
 def decoder_of(request: Request, info: ModelInfo, pool: PagePool) -> Decoder:
     """The request's decoder, after checking recipe, attention kind, token ids, context and pages."""
     try:
-        decoder = build(request.decoder, request.decoder_params, info.mask_token_id, info.block_tokens)
+        decoder = fitting(request.decoder, request.decoder_params, info)
     except SettingError as error:
         raise RowError("invalid_decoder", str(error)) from None
-    if info.block_tokens not in (0, decoder.block_tokens):
-        kind = "causal" if info.block_tokens == 1 else f"block-causal with blocks of {info.block_tokens}"
-        raise RowError("invalid_decoder", f"decoder {request.decoder!r} does not fit {info.name}, whose attention is {kind}")
     check_tokens(request, info)
     check_room(request, decoder, info, pool)
+    return decoder
+
+
+def fitting(name: str, params: Mapping[str, Value], info: ModelInfo) -> Decoder:
+    """The decoder of a recipe, for this network. Raises SettingError when there is no such recipe, or its attention is another."""
+    decoder = build(name, params, info.mask_token_id, info.block_tokens)
+    if info.block_tokens not in (0, decoder.block_tokens):
+        kind, such = ("causal", "ar") if info.block_tokens == 1 else (f"block-causal with blocks of {info.block_tokens}", "multi-block")
+        raise SettingError(f"decoder {name!r} does not fit {info.name}, whose attention is {kind}; one that does is {such!r}")
     return decoder
 
 

@@ -132,7 +132,7 @@ def _ragged(parts: Listlike[Part], rows: list[_Rows], starts: np.ndarray, page_t
     order[place] = torch.arange(len(place), device=device)
     tokens, positions, see = (torch.cat([getattr(one, name) for one in rows])[order] for name in ("tokens", "positions", "see"))
     lengths = [length for part in parts for length in part.filled]
-    widest = max(length + count for length, count in zip(lengths, np.diff(starts).tolist(), strict=True))
+    widest = int((np.array(lengths) + np.diff(starts)).max())
     table = _table([pages for part in parts for pages in part.pages], -(-widest // page_tokens))
     prefix = torch.tensor(lengths, dtype=torch.int32, device=device)
     pages = torch.from_numpy(table).to(device)

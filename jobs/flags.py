@@ -70,7 +70,7 @@ def nested(given: Mapping[str, Any]) -> dict[str, Any]:
         place = result
         for name in above:
             place = place.setdefault(name, {})
-        place[leaf] = dict(map(_pair, value)) if path == "decoder_params" else value
+        place[leaf] = dict(map(pair, value)) if path == "decoder_params" else value
     return result
 
 
@@ -110,7 +110,7 @@ def _help(path: str, field: FieldInfo) -> str:
     return text + (f" (default {field.default})" if shown else "")
 
 
-def _pair(text: str) -> tuple[str, float | int | str]:
+def pair(text: str) -> tuple[str, float | int | str]:
     """`block=8` as a name and a number or word."""
     name, sign, value = text.partition("=")
     if not (name and sign):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -18,7 +19,9 @@ def base_of(folder: Path) -> str | None:
     """The base that an adapter folder names, a relative path resolved against the folder; None when it is no adapter."""
     if not (folder / CONFIG).is_file():
         return None
-    base = _read(folder)["base_model_name_or_path"]
+    base = _read(folder).get("base_model_name_or_path")
+    if not base:
+        raise SettingError(f"adapter {folder}: {CONFIG} names no base (base_model_name_or_path); write a folder or a hub id there")
     return str((folder / base).resolve()) if (folder / base).is_dir() else base
 
 
@@ -28,7 +31,10 @@ def merge(network: nn.Module, folder: Path, dtype: torch.dtype) -> None:
     Raises SettingError for an adapter of another kind, or one whose tensors do not fit this network.
     """
     config = _read(folder)
-    state = load_file(folder / WEIGHTS)
+    try:
+        state = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise SettingError(f"adapter {folder}: {WEIGHTS} cannot be read: {error}; save it with safetensors") from None
     scale = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
     names = sorted({name.rpartition(".lora_")[0] for name in state})
     modules = dict(network.named_modules())
@@ -49,7 +55,10 @@ def _sum(weight: Tensor, a: Tensor, b: Tensor, scale: float, dtype: torch.dtype)
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    config = json.loads((folder / CONFIG).read_text())
+    try:
+        config: dict[str, Any] = {"r": 8, "lora_alpha": 8} | json.loads((folder / CONFIG).read_text())  # PEFT's own defaults
+    except ValueError as error:
+        raise SettingError(f"adapter {folder}: {CONFIG} is not JSON: {error}") from None
     odd = [key for key in ("use_dora", "alpha_pattern", "rank_pattern", "modules_to_save", "lora_bias") if config.get(key)]
     if config.get("peft_type") != "LORA" or odd or config.get("bias", "none") != "none":
         what = odd[0] if odd else config.get("peft_type") if config.get("peft_type") != "LORA" else "bias"

@@ -22,7 +22,7 @@ CODE_FREE = (".json", ".safetensors", ".model", ".txt", ".jinja", ".gguf")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of files, or one .gguf file in a folder. An adapter's folder has a base."""
+    """A folder of files, or one .gguf file in a folder. An adapter has a base, which says what its own folder does not."""
 
     name: str
     folder: Path
@@ -34,6 +34,11 @@ class Checkpoint:
         if self.gguf is not None:
             return [self.folder / self.gguf]
         return sorted(path for path in self.folder.iterdir() if path.suffix in CODE_FREE and path.is_file())
+
+    def place_of(self, name: str) -> Path:
+        """The folder that holds file `name`: its own, or the base's when this is an adapter without it."""
+        here = self.base is None or (self.folder / name).is_file()
+        return self.folder if here or self.base is None else self.base.place_of(name)
 
     def fingerprint(self) -> str:
         """16 hex digits over names and contents of weights, config and tokenizer."""
@@ -47,7 +52,7 @@ class Checkpoint:
     def eos_token_ids(self, of_tokenizer: int | None) -> tuple[int, ...]:
         """Ids that end a text: those of the generation config and config, else the tokenizer's."""
         for name in ("generation_config.json", "config.json"):
-            found = _read_json(self.folder / name).get("eos_token_id") if self.gguf is None else None
+            found = _read_json(self.place_of(name) / name).get("eos_token_id") if self.gguf is None else None
             if found is not None:
                 return tuple(found) if isinstance(found, list) else (int(found),)
         return () if of_tokenizer is None else (int(of_tokenizer),)
@@ -66,9 +71,9 @@ def locate(settings: ModelSettings) -> Checkpoint:
     if name in zoo():
         path = ZOO / name
     folder = path if path.is_dir() else _from_hub(settings)
-    if not (folder / "config.json").is_file():
-        raise SettingError(f"model {name!r}: {folder} has no config.json; point at a folder that save_pretrained wrote, or at a .gguf file")
     base = base_of(folder)
+    if base is None and not (folder / "config.json").is_file():
+        raise SettingError(f"model {name!r}: {folder} has no config.json; point at a folder that save_pretrained wrote, or at a .gguf file")
     based = locate(settings.model_copy(update={"name": base, "revision": None})) if base else None
     return Checkpoint(path.name if path.is_dir() else name, folder, base=based)
 

@@ -50,7 +50,8 @@ def load_text(settings: ModelSettings) -> TokenizerText:
 def text_of(checkpoint: Checkpoint) -> TokenizerText:
     """The tokenizer of a checkpoint that has been located."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf, local_files_only=True)
+        folder = checkpoint.place_of("tokenizer_config.json")
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=checkpoint.gguf, local_files_only=True)
     except (OSError, ValueError) as error:
         raise SettingError(f"no usable tokenizer in {checkpoint.folder}: {error}; put tokenizer.json beside the weights") from None
     return TokenizerText(tokenizer, checkpoint.eos_token_ids(tokenizer.eos_token_id))

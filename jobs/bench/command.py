@@ -45,18 +45,18 @@ def decode(
     rows: Annotated[int, typer.Option(min=1, help="tasks")] = 200,
     batch: Annotated[int, typer.Option(min=1, help="sequences at once")] = 16,
     only: Annotated[str, typer.Option(help="methods by comma, such as `tiny-mbd multi-block`, or models; empty: all of the zoo")] = "",
-    model: Annotated[list[str] | None, typer.Option(help="NAME=FOLDER: where a model of the zoo lies instead; may be repeated")] = None,
+    zoo: Annotated[Path | None, typer.Option(help="folder that `drawloom train zoo` filled")] = None,
     thresholds: Annotated[str, typer.Option(help="values of the swept parameter by comma; empty: 0.5,0.7,0.9,0.99")] = "",
     threads: Annotated[int, typer.Option(min=0, help="0: torch's own count")] = 0,
 ) -> None:
     """Accuracy, tokens a forward and speed of the zoo's recipes over thresholds: one JSON line a point, then the AUP of each curve."""
     import torch
 
-    from drawloom.jobs.bench.decode import chosen, held_out, lines, read_tasks, run_decode
+    from drawloom.jobs.bench.decode import chosen, held_out, lines, numbers, read_tasks, run_decode
 
     if threads:
         torch.set_num_threads(threads)
     some = read_tasks(tasks, rows) if tasks else held_out(rows, seed=0)
-    curves = chosen(_words(only), tuple(float(word) for word in _words(thresholds)))
-    for line in lines(run_decode(curves, some, batch, dict(pair.split("=", 1) for pair in model or []))):
+    curves = chosen(_words(only), numbers(_words(thresholds)))
+    for line in lines(run_decode(curves, some, batch, zoo)):
         typer.echo(line)

@@ -80,13 +80,21 @@ def chosen(only: Sequence[str], values: tuple[float, ...]) -> list[Curve]:
     return [replace(curve, values=values) if values and curve.sweep else curve for curve in found]
 
 
-def run_decode(curves: Sequence[Curve], tasks: Sequence[Task], batch: int, models: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """A record for each point, then one for each curve. `models`: where a curve's model lies, when not by its own name."""
+def numbers(words: Sequence[str]) -> tuple[float, ...]:
+    """Raises SettingError for a word that is no number."""
+    try:
+        return tuple(map(float, words))
+    except ValueError:
+        raise SettingError(f"thresholds are numbers by comma, such as 0.5,0.9; got {','.join(words)!r}") from None
+
+
+def run_decode(curves: Sequence[Curve], tasks: Sequence[Task], batch: int, zoo: Path | None = None) -> Iterator[dict[str, Any]]:
+    """A record for each point, then one for each curve. `zoo`: the folder of the models, when they are not known by their own names."""
     where = {"commit": commit(), "hardware": hardware(0.0), "threads": torch.get_num_threads(), "rows": len(tasks), "batch": batch}
     found: dict[str, list[dict[str, Any]]] = {}
     engines: dict[str, tuple[Engine, Any]] = {}
     for curve in curves:
-        name = models.get(curve.model, curve.model)
+        name = str(zoo / curve.model) if zoo else curve.model
         if name not in engines:
             engines = {name: _engine(name, batch)}  # one model in memory at a time
         for params in curve.points():

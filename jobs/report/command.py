@@ -30,14 +30,15 @@ def decode_map(
     output: Annotated[Path, typer.Argument(help="folder for map.png and map.html")],
     model: Annotated[str, typer.Option(help="as in `generate`")],
     decoder: Annotated[str, typer.Option(help="a recipe")] = "ar",
-    param: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the recipe; may be repeated")] = None,
+    decoder_params: Annotated[list[str] | None, typer.Option(help="NAME=VALUE of the decoder; may be repeated")] = None,
     prompt: Annotated[str, typer.Option(help="text; empty: a held-out task")] = "",
     row: Annotated[int, typer.Option(min=0, help="which held-out task")] = 0,
     seed: int = 0,
 ) -> None:
     """How one answer came to be: position x forward, edits marked, blocks outlined."""
+    from drawloom.jobs.flags import pair
     from drawloom.jobs.report.row import held_out_prompt, trace_row
 
-    params = dict(pair.split("=", 1) for pair in param or [])
+    params = dict(map(pair, decoder_params or []))
     for path in trace_row(model, decoder, params, prompt or held_out_prompt(row), seed, output):
         typer.echo(str(path))

@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from drawloom.actors.build import build_engine, build_text
 from drawloom.actors.engine import Engine
 from drawloom.actors.request import Request, Sampling
 from drawloom.actors.settings import EngineSettings
+from drawloom.decoders.recipes import Value
 from drawloom.jobs.report.decode_map import report_map
 from drawloom.jobs.train.tasks import rows
 from drawloom.models.settings import ModelSettings
@@ -21,14 +20,13 @@ def held_out_prompt(row: int) -> str:
     return list(rows("held-out", 0, row + 1))[row].prompt
 
 
-def trace_row(model: str, decoder: str, params: Mapping[str, str], prompt: str, seed: int, folder: Path) -> list[Path]:
+def trace_row(model: str, decoder: str, params: Mapping[str, Value], prompt: str, seed: int, folder: Path) -> list[Path]:
     """Decode a prompt alone and greedily, and draw its map. Raises SettingError and RowError as an engine does."""
     settings = ModelSettings(name=model)
-    typed = {name: yaml.safe_load(value) for name, value in params.items()}
-    engine, text = build_engine(settings, EngineSettings(max_sequences=1), decoder, typed), build_text(settings)
+    engine, text = build_engine(settings, EngineSettings(max_sequences=1), decoder, params), build_text(settings)
     assert isinstance(engine, Engine)
     ids, sampling = text.encode(prompt), Sampling(max_tokens=MAX_TOKENS, temperature=0.0)
-    engine.add(Request("row", ids, sampling, seed=seed, decoder=decoder, decoder_params=typed, trace=True))
+    engine.add(Request("row", ids, sampling, seed=seed, decoder=decoder, decoder_params=params, trace=True))
     done = []
     while not done:
         done = engine.step()

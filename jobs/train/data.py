@@ -44,17 +44,10 @@ def read_corpus(path: str, tokenizer: Any, prompt_column: str | None, answer_col
 
     Raises SettingError when a column is missing or no row holds text.
     """
-    try:
-        table = ds.dataset(path, format="parquet")
-    except (OSError, ValueError) as error:
-        raise SettingError(f"training data {path!r} cannot be read as Parquet: {error}") from error
     columns = [name for name in (prompt_column, answer_column) if name]
-    if missing := [name for name in columns if name not in table.schema.names]:
-        raise SettingError(f"training data {path!r} has no column {missing[0]!r}; it has {', '.join(table.schema.names)}")
     documents: list[np.ndarray] = []
     answers: list[int] = []
-    for batch in table.to_batches(columns=columns, batch_size=CHUNK_ROWS):
-        rows = batch.to_pylist()
+    for rows in read_rows(path, columns):
         texts = [[row[name] or "" for row in rows] for name in columns]
         ids = [tokenizer(some, add_special_tokens=False)["input_ids"] if some else [] for some in texts]
         for parts in zip(*ids, strict=True):
@@ -65,6 +58,18 @@ def read_corpus(path: str, tokenizer: Any, prompt_column: str | None, answer_col
         raise SettingError(f"training data {path!r} has no row with text in column {answer_column!r}")
     starts = np.concatenate([[0], np.cumsum([len(one) for one in documents])])
     return Corpus(np.concatenate(documents), starts, np.array(answers))
+
+
+def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
+    """Rows of the Parquet files at `path`, some at a time. Raises SettingError when they cannot be read or lack a column."""
+    try:
+        table = ds.dataset(path, format="parquet")
+    except (OSError, ValueError) as error:
+        raise SettingError(f"training data {path!r} cannot be read as Parquet: {error}") from error
+    if missing := [name for name in columns if name not in table.schema.names]:
+        raise SettingError(f"training data {path!r} has no column {missing[0]!r}; it has {', '.join(table.schema.names)}")
+    for batch in table.to_batches(columns=list(columns), batch_size=CHUNK_ROWS):
+        yield batch.to_pylist()
 
 
 def order_of(corpus: Corpus, seed: int) -> Iterator[int]:

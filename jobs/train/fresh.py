@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from drawloom.errors import SettingError
+from drawloom.jobs.train.data import read_rows
 from drawloom.jobs.train.settings import Positive
 from drawloom.settings import Settings
 
@@ -83,9 +82,6 @@ def learn_tokenizer(settings: FreshSettings) -> PreTrainedTokenizerFast:
 
 
 def _texts(settings: FreshSettings) -> Iterator[str]:
-    table = ds.dataset(settings.data, format="parquet")
-    if missing := [name for name in settings.columns if name not in table.schema.names]:
-        raise SettingError(f"{settings.data} has no column {missing[0]!r}; it has {', '.join(table.schema.names)}")
-    for batch in table.to_batches(columns=list(settings.columns)):
-        for row in batch.to_pylist():
+    for rows in read_rows(settings.data, settings.columns):
+        for row in rows:
             yield from (row[name] for name in settings.columns if row[name])

@@ -7,25 +7,18 @@ group each block is noisier than the one before, as in decoding. Multi-Block Dif
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from drawloom.jobs.train.block import denoised
-from drawloom.jobs.train.data import Packed, batches, read_corpus
-from drawloom.jobs.train.loop import Loss, finish, fit
+from drawloom.jobs.train.block import denoise, denoised
+from drawloom.jobs.train.data import Packed
+from drawloom.jobs.train.loop import Loss
 from drawloom.jobs.train.noise import Noisy, blocks_with_answers, chain_uniform, grouped, hidden_at, hide, layout
 from drawloom.jobs.train.settings import MultiBlockSettings
-from drawloom.jobs.train.start import mark_diffusion, mask_token_of, start
 from drawloom.jobs.train.visibility import View
 
 VIEWS = 2  # layouts that share one clean view
 
 
 def train(settings: MultiBlockSettings) -> None:
-    network, tokenizer = start(settings)
-    mask_token = mask_token_of(tokenizer, settings.base)
-    corpus = read_corpus(settings.data, tokenizer, settings.prompt_column, settings.answer_column)
-    source = batches(corpus, settings.rows, settings.row_tokens, settings.seed, tokenizer.eos_token_id, settings.block)
-    mark_diffusion(network.config, mask_token, settings.block)
-    fit(settings, network, source, loss_with(settings, mask_token))
-    finish(settings, network, tokenizer)
+    denoise(settings, loss_with)
 
 
 def loss_with(settings: MultiBlockSettings, mask_token: int) -> Loss:

@@ -26,7 +26,7 @@ class TrainSettings(Settings):
     warmup: Share = 0.02  # share of the steps
     clip: Annotated[float, Field(gt=0)] = 1.0
     seed: int = 0
-    device: str = "cpu"
+    device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # of products; weights and sums stay float32
     threads: Annotated[int, Field(ge=0)] = 0  # 0: torch's own count
     log_every: Positive = 20
@@ -36,8 +36,8 @@ class TrainSettings(Settings):
 
     @property
     def precision(self) -> str:
-        """auto is bfloat16 on a GPU and float32 on a CPU, many of which only emulate bfloat16 (20 times slower where it was measured)."""
-        return self.dtype if self.dtype != "auto" else "bfloat16" if self.device.startswith("cuda") else "float32"
+        """auto is bfloat16 on a GPU and float32 on a CPU, many of which only emulate bfloat16."""
+        return self.dtype if self.dtype != "auto" else "bfloat16" if self.device == "cuda" else "float32"
 
 
 class BlockSettings(TrainSettings):

@@ -24,7 +24,7 @@ def start(settings: TrainSettings) -> tuple[PreTrainedModel, Any]:
         raise SettingError(f"base {settings.base!r}: sliding windows and soft-capped logits cannot be trained here; take another base")
     if settings.lora_rank:
         adapt(network, settings.lora_rank)
-    network.set_attn_implementation("flex_attention" if settings.device.startswith("cuda") else "sdpa")
+    network.set_attn_implementation("flex_attention" if settings.device == "cuda" else "sdpa")
     return network, AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
 
 

@@ -57,12 +57,17 @@ def dense_mask(view: View) -> Tensor:
 
 def flex_mask(view: View) -> Any:
     """The same as a BlockMask, which skips whole tiles that nobody sees."""
+    return create_block_mask(mask_mod_of(view), len(view.document), None, len(view), len(view), device=str(view.document.device))
+
+
+def mask_mod_of(view: View) -> Any:
+    """The rule as FlexAttention asks for it, one pair of tokens at a time."""
     parts = (view.document, view.order, view.group, view.start)
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return allowed((*(part[b, q] for part in parts), q), (*(part[b, k] for part in parts), k))
 
-    return create_block_mask(mask_mod, len(view.document), None, len(view), len(view), device=str(view.document.device))
+    return mask_mod
 
 
 def mask_for(view: View) -> Any:

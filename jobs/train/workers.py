@@ -28,7 +28,7 @@ def run(train: Callable[[Any], None], settings: TrainSettings) -> None:
     if started:
         ray.init(address="local", num_cpus=settings.workers + 1, include_dashboard=False, configure_logging=False)
     try:
-        scale = ScalingConfig(num_workers=settings.workers, use_gpu=settings.device.startswith("cuda"))
+        scale = ScalingConfig(num_workers=settings.workers, use_gpu=settings.device == "cuda")
         TorchTrainer(loop, scaling_config=scale, run_config=RunConfig(storage_path=settings.output, name="ray")).fit()
     finally:
         if started:

@@ -25,7 +25,7 @@ COMMON = {"row_tokens": 256, "rows": 16, "save_every": 100}
 
 
 def zoo(output: Path, threads: int = 0) -> None:
-    """Train all five below `output`, an hour or more on two CPU cores for each of the first two."""
+    """Train all five below `output`; hours on a CPU."""
     data, common = output / "tasks.parquet", {**COMMON, "threads": threads}
     if not data.exists():
         write(output / "tasks.tmp", "train", 1, ROWS)

@@ -28,7 +28,7 @@ def test_points_far_below_the_first_do_not_count() -> None:
 
 def test_measured_drawn_and_read_back(tmp_path: Path) -> None:
     curves = [Curve("hash", "ar", {}), Curve("hash", "multi-block", {"block": 8}, "threshold", (0.3, 0.9))]
-    found = list(lines(run_decode(curves, held_out(6, 1), 4, {})))
+    found = list(lines(run_decode(curves, held_out(6, 1), 4)))
     assert len(found) == 5
     (tmp_path / "found.jsonl").write_text("\n".join(found))
     records = read_records(tmp_path / "found.jsonl")

@@ -55,6 +55,31 @@ def test_merged_as_peft_merges(folders: tuple[Path, Path]) -> None:
         assert own.equal(other.bfloat16().float())
 
 
+def test_an_adapter_as_peft_alone_writes_it_takes_the_rest_from_its_base(folders: tuple[Path, Path]) -> None:
+    base, adapter = folders
+    (adapter / "config.json").unlink()
+    checkpoint = locate(ModelSettings(name=str(adapter)))
+    assert checkpoint.place_of("config.json") == checkpoint.place_of("tokenizer_config.json") == base.resolve()
+    assert checkpoint.eos_token_ids(None) == (0,)
+    info = load_model(ModelSettings(name=str(adapter))).info
+    assert (info.mask_token_id, info.block_tokens, info.shifted) == (None, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("adapter_config.json", "{", "is not JSON"),
+        ("adapter_config.json", '{"peft_type": "LORA"}', "names no base"),
+        ("adapter_model.safetensors", "", "cannot be read"),
+    ],
+)
+def test_a_damaged_adapter_is_named(folders: tuple[Path, Path], name: str, text: str, said: str) -> None:
+    _, adapter = folders
+    (adapter / name).write_text(text)
+    with pytest.raises(SettingError, match=said):
+        load_model(ModelSettings(name=str(adapter)))
+
+
 def test_its_own_config_describes_it_and_its_base_is_in_its_fingerprint(folders: tuple[Path, Path]) -> None:
     base, adapter = folders
     before = load_model(ModelSettings(name=str(adapter))).info

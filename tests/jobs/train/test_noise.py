@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Generator
+from torch.nn.attention.flex_attention import create_mask
 
 from drawloom.jobs.train.data import Corpus, Packed, batches, pack
 from drawloom.jobs.train.multi_block import noisy_view
 from drawloom.jobs.train.noise import blocks_with_answers, chain_uniform, hidden_at, hide, layout, single_blocks
 from drawloom.jobs.train.settings import MultiBlockSettings
-from drawloom.jobs.train.visibility import CLEAN, View, clean, dense_mask, join
+from drawloom.jobs.train.visibility import CLEAN, clean, dense_mask, join, mask_mod_of
 
 BLOCK, MASK, END = 4, 99, 0
 
@@ -157,5 +158,9 @@ def test_rows_of_padding_see_themselves() -> None:
     assert mask[0, 0, 2:].sum() == 4
 
 
-def test_a_view_can_be_told_its_length() -> None:
-    assert len(View(*[torch.zeros(2, 7, dtype=torch.int64)] * 4)) == 7
+def test_what_flex_attention_is_told_is_the_dense_mask() -> None:
+    batch = some_batch(8)
+    whole = blocks_with_answers(batch, BLOCK)
+    view = join(clean(batch.document, batch.positions // BLOCK), single_blocks(whole, 0))
+    asked = create_mask(mask_mod_of(view), 5, 1, len(view), len(view), device="cpu")
+    assert asked.equal(dense_mask(view))

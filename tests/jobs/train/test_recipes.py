@@ -62,7 +62,9 @@ def test_a_recipe_learns_saves_and_runs(home: Path, name: str, train: Callable, 
     assert [line["step"] for line in log] == [2, 4, 6]
     assert log[-1]["loss"] < log[0]["loss"] - 0.02
     model = ModelSettings(name=str(home / name))
-    engine, text = build_engine(model, EngineSettings(num_pages=40)), build_text(model)
+    engine, text = build_engine(model, EngineSettings(num_pages=40), decoder), build_text(model)
+    with pytest.raises(SettingError, match=r"does not fit|needs a masked diffusion model"):
+        build_engine(model, EngineSettings(num_pages=40), "ar" if issubclass(settings, BlockSettings) else "multi-block")
     engine.add(
         Request("a", text.encode("Copy the list: ant bear\n"), Sampling(max_tokens=11, temperature=0, ignore_eos=True), decoder=decoder)
     )
