@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from drawloom.decoders import scores
-from drawloom.decoders.denoise import Denoise, Select, Window
+from drawloom.decoders.denoise import Denoise, Revise, Select, Window
 from drawloom.decoders.draft_verify import DraftVerify, coupled
 from drawloom.decoders.drafters import jacobi, lookup, none
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
@@ -22,6 +22,9 @@ from drawloom.settings import nearest
 Value = float | int | str
 
 
+CAUSAL, BLOCKS, FULL = "any causal", "block-causal diffusion", "full-attention diffusion"
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A named expression. `make` takes the parameters (and, for diffusion, the model's mask token) and gives a decoder."""
@@ -29,8 +32,13 @@ class Recipe:
     make: Callable[..., Decoder]
     about: str
     paper: str
-    diffusion: bool = False  # needs a masked diffusion model
+    model: str = CAUSAL  # what attention the model was trained with
     lossless: bool = True  # the text equals plain autoregression with the same seed
+
+    @property
+    def diffusion(self) -> bool:
+        """Needs a model with a mask token."""
+        return self.model != CAUSAL
 
     @property
     def params(self) -> dict[str, Value]:
@@ -49,6 +57,24 @@ def _single(mask: int, block: int) -> dict[str, Any]:
     return _window(mask, block, 2, 1.0, 1.0)
 
 
+def _one(mask: int, block: int, select: Select, score: str = "max_probability", revise: Revise | None = None) -> Denoise:
+    """One block at a time."""
+    return Denoise(**_single(mask, block), score=_score(score), select=select, revise=revise)
+
+
+def _canvas(
+    mask: int, block: int, select: Select, score: str = "max_probability", cache: str = "none", *, shifted: bool = False
+) -> FullCanvas:
+    _at_least(1, block=block)
+    if cache not in CACHES:
+        raise SettingError(f"cache {cache!r} is unknown; {nearest(cache, list(CACHES))}")
+    return FullCanvas(block, _score(score), select, mask, cache, shifted=shifted)
+
+
+def _diffusion(make: Callable[..., Decoder], about: str, paper: str, model: str = BLOCKS) -> Recipe:
+    return Recipe(make, about, paper, model, lossless=False)
+
+
 def _score(name: str) -> Any:
     if name not in SCORES:
         raise SettingError(f"score {name!r} is unknown; {nearest(name, list(SCORES))}")
@@ -62,9 +88,10 @@ def _steps(steps: int, block: int) -> int:
     return steps or block
 
 
-def _positive(name: str, value: int) -> int:
-    _at_least(1, **{name: value})
-    return value
+def _count(**value: int) -> int:
+    """The one value, which must be at least 1."""
+    _at_least(1, **value)
+    return next(iter(value.values()))
 
 
 def _at_least(least: int, **values: int) -> None:
@@ -78,6 +105,8 @@ def _dmax(window: dict[str, Any], threshold: float, sure: float, steps: int) -> 
     return Denoise(**window, score=SCORES["max_probability"], select=scores.contiguous(threshold), revise=revise)
 
 
+WHOLE = 1 << 20  # a block that no canvas fills: all positions are open at once
+
 RECIPES: dict[str, Recipe] = {
     "ar": Recipe(
         lambda: DraftVerify(none(), 0, coupled),
@@ -85,161 +114,107 @@ RECIPES: dict[str, Recipe] = {
         "",
     ),
     "lookup": Recipe(
-        lambda width=16, ngram=8, least=2, per_match=1: DraftVerify(lookup(ngram, least, per_match), width, coupled),
+        lambda width=16, ngram=8, least=2, per_match=1: DraftVerify(lookup(ngram, least, per_match), _count(width=width), coupled),
         "drafts what followed the last n tokens earlier in the text, up to per_match * n tokens of it",
         "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487; SuffixDecoding, arXiv 2411.04975",
     ),
     "jacobi": Recipe(
-        lambda width=8: DraftVerify(jacobi(width), width, coupled),
+        lambda width=8: DraftVerify(jacobi(_count(width=width)), width, coupled),
         "drafts the target's own answers to the last draft",
         "Parallel (Jacobi) decoding, arXiv 2305.10427",
     ),
-    "block": Recipe(
-        lambda mask, block=32, threshold=0.9, score="max_probability": Denoise(
-            **_single(mask, block), score=_score(score), select=scores.threshold(threshold)
-        ),
-        "one block at a time; reveals what is above the threshold, else the surest position",
+    "block": _diffusion(
+        lambda mask, block=32, threshold=0.9, score="max_probability": _one(mask, block, scores.threshold(threshold), score),
+        "one block at a time; reveals what is above the threshold; fallback: the surest position",
         "SDAR low_confidence_dynamic; LLaDA2.0, arXiv 2512.15745",
-        diffusion=True,
-        lossless=False,
     ),
-    "block-static": Recipe(
-        lambda mask, block=32, per_step=1, score="max_probability": Denoise(
-            **_single(mask, block), score=_score(score), select=scores.top_n(per_step)
-        ),
-        "one block at a time; reveals the surest `per_step` positions in each step",
+    "block-static": _diffusion(
+        lambda mask, block=32, per_step=1, score="max_probability": _one(mask, block, scores.top_n(_count(per_step=per_step)), score),
+        "one block at a time; reveals the surest `per_step` positions in each forward",
         "SDAR low_confidence_static",
-        diffusion=True,
-        lossless=False,
     ),
-    "sdar-sequential": Recipe(
-        lambda mask, block=32, steps=0: Denoise(
-            **_single(mask, block), score=SCORES["max_probability"], select=scores.sequential(block, _steps(steps, block))
-        ),
+    "sdar-sequential": _diffusion(
+        lambda mask, block=32, steps=0: _one(mask, block, scores.sequential(block, _steps(steps, block))),
         "one block at a time, from left to right, its positions spread evenly over `steps` forwards (0: one each)",
         "SDAR sequential, arXiv 2510.06303",
-        diffusion=True,
-        lossless=False,
     ),
-    "sdar-static": Recipe(
-        lambda mask, block=32, steps=0: Denoise(
-            **_single(mask, block), score=SCORES["max_probability"], select=scores.static(block, _steps(steps, block))
-        ),
+    "sdar-static": _diffusion(
+        lambda mask, block=32, steps=0: _one(mask, block, scores.static(block, _steps(steps, block))),
         "one block at a time; the surest positions, spread evenly over `steps` forwards (0: one each)",
         "SDAR low_confidence_static, arXiv 2510.06303",
-        diffusion=True,
-        lossless=False,
     ),
-    "sdar-dynamic": Recipe(
-        lambda mask, block=32, steps=0, threshold=0.9: Denoise(
-            **_single(mask, block), score=SCORES["max_probability"], select=scores.dynamic(threshold, block, _steps(steps, block))
-        ),
+    "sdar-dynamic": _diffusion(
+        lambda mask, block=32, steps=0, threshold=0.9: _one(mask, block, scores.dynamic(threshold, block, _steps(steps, block))),
         "one block at a time; what is above the threshold when that is at least the share of sdar-static; fallback: that share",
         "SDAR low_confidence_dynamic, arXiv 2510.06303",
-        diffusion=True,
-        lossless=False,
     ),
-    "sdar-entropy": Recipe(
-        lambda mask, block=32, bound=0.35: Denoise(**_single(mask, block), score=SCORES["neg_entropy"], select=scores.entropy_bound(bound)),
+    "sdar-entropy": _diffusion(
+        lambda mask, block=32, bound=0.35: _one(mask, block, scores.entropy_bound(bound), "neg_entropy"),
         "one block at a time; from the lowest entropy up while they add up to less than `bound` nats; fallback: the surest position",
         "SDAR entropy_bounded with the real entropy; EB-Sampler, arXiv 2505.24857",
-        diffusion=True,
-        lossless=False,
     ),
-    "llada2": Recipe(
-        lambda mask, block=32, threshold=0.95: Denoise(
-            **_single(mask, block), score=SCORES["max_probability"], select=scores.threshold(threshold)
-        ),
+    "llada2": _diffusion(
+        lambda mask, block=32, threshold=0.95: _one(mask, block, scores.threshold(threshold)),
         "one block at a time; what is above the threshold; fallback: the surest position",
         "LLaDA2.0, arXiv 2512.15745",
-        diffusion=True,
-        lossless=False,
     ),
-    "llada2.1": Recipe(
-        lambda mask, block=32, threshold=0.7, edit=0.5, post_steps=16: Denoise(
-            **_single(mask, block),
-            score=SCORES["max_probability"],
-            select=scores.threshold(threshold),
-            revise=scores.edits(edit, post_steps),
+    "llada2.1": _diffusion(
+        lambda mask, block=32, threshold=0.7, edit=0.5, post_steps=16: _one(
+            mask, block, scores.threshold(threshold), revise=scores.edits(edit, post_steps)
         ),
         "llada2 whose filled positions take another token that is above `edit`; a full block settles when nothing was edited or after "
         "post_steps forwards; fallback: the surest position",
         "LLaDA2.1, quality mode (0.5 and 0.0: speed mode)",
-        diffusion=True,
-        lossless=False,
     ),
-    "dmax": Recipe(
+    "dmax": _diffusion(
         lambda mask, block=32, threshold=0.5, sure=0.9, steps=0: _dmax(_single(mask, block), threshold, sure, steps),
         "one block at a time; reveals up to the first unsure position and predicts every filled one anew from soft inputs, until all are "
         "sure, none changes, or it has been open for `steps` forwards (0: one for each position); fallback: the leftmost position",
         "DMax, arXiv 2604.08302",
-        diffusion=True,
-        lossless=False,
     ),
-    "dmax-multi-block": Recipe(
+    "dmax-multi-block": _diffusion(
         lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, stable_at=0.5, threshold=0.5, sure=0.9, steps=0: _dmax(
             _window(mask, block, buffer, open_at, semi_at, stable_at), threshold, sure, steps
         ),
         "dmax over a running set of blocks; the next one opens when the last is far enough and stable; fallback: the leftmost position, "
         "only when the block before is semi-complete",
         "Multi-Block Diffusion LMs (MBD-LM) on DMax",
-        diffusion=True,
-        lossless=False,
     ),
-    "multi-block": Recipe(
+    "multi-block": _diffusion(
         lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, threshold=0.9, score="max_probability": Denoise(
             **_window(mask, block, buffer, open_at, semi_at), score=_score(score), select=scores.threshold(threshold)
         ),
-        "a running set of blocks in one forward; a block with nothing sure falls back to its surest position only "
-        "when the block before it is semi-complete",
+        "a running set of blocks in one forward; what is above the threshold; fallback: the surest position of a block, only when the "
+        "block before it is semi-complete",
         "Multi-Block Diffusion LMs (MBD-LM, Diffulex)",
-        diffusion=True,
-        lossless=False,
     ),
-}
-
-
-def _canvas(mask: int, block: int, score: str, select: Select, cache: str = "none", *, shifted: bool = False) -> FullCanvas:
-    _at_least(1, block=block)
-    if cache not in CACHES:
-        raise SettingError(f"cache {cache!r} is unknown; {nearest(cache, list(CACHES))}")
-    return FullCanvas(block, _score(score), select, mask, cache, shifted=shifted)
-
-
-WHOLE = 1 << 20  # a block no canvas fills: all positions are open at once
-
-RECIPES |= {
-    "llada": Recipe(
-        lambda mask, block=32, steps=0: _canvas(mask, block, "max_probability", scores.static(block, _steps(steps, block))),
+    "llada": _diffusion(
+        lambda mask, block=32, steps=0: _canvas(mask, block, scores.static(block, _steps(steps, block))),
         "the whole canvas is visible; block after block, the surest positions, spread evenly over `steps` forwards (0: one each)",
         "LLaDA low_confidence, arXiv 2502.09992",
-        diffusion=True,
-        lossless=False,
+        FULL,
     ),
-    "dream": Recipe(
+    "dream": _diffusion(
         lambda mask, steps=64, score="neg_entropy", eps=1e-3: _canvas(
-            mask, WHOLE, score, scores.decaying(_positive("steps", steps), eps), shifted=True
+            mask, WHOLE, scores.decaying(_count(steps=steps), eps), score, shifted=True
         ),
-        "the whole canvas is open; a falling share of what is masked, surest first; score max_probability is its maskgit_plus, margin its "
-        "topk_margin",
+        "the whole canvas is open; a falling share of what is masked, surest first, at least one position; score max_probability is its "
+        "maskgit_plus, margin its topk_margin",
         "Dream 7B, arXiv 2508.15487",
-        diffusion=True,
-        lossless=False,
+        FULL,
     ),
-    "fast-dllm": Recipe(
-        lambda mask, block=32, threshold=0.9, cache="dual": _canvas(mask, block, "max_probability", scores.at_least(threshold), cache),
+    "fast-dllm": _diffusion(
+        lambda mask, block=32, threshold=0.9, cache="dual": _canvas(mask, block, scores.at_least(threshold), cache=cache),
         "the whole canvas is visible; block after block, what reaches the threshold and always the surest; cache none, prefix or dual "
         "(the last two keep stale K/V by design)",
         "Fast-dLLM, arXiv 2505.22618",
-        diffusion=True,
-        lossless=False,
+        FULL,
     ),
-    "fast-dllm-factor": Recipe(
-        lambda mask, block=32, factor=1.0, cache="dual": _canvas(mask, block, "max_probability", scores.factor(factor), cache),
+    "fast-dllm-factor": _diffusion(
+        lambda mask, block=32, factor=1.0, cache="dual": _canvas(mask, block, scores.factor(factor), cache=cache),
         "fast-dllm whose threshold falls with the number of positions it reveals: the k-th must reach 1 - factor / (k + 1)",
         "Fast-dLLM, arXiv 2505.22618",
-        diffusion=True,
-        lossless=False,
+        FULL,
     ),
 }
 

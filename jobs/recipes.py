@@ -10,11 +10,12 @@ Generated from `decoders/recipes.py` by `python -m drawloom.jobs.recipes`; do no
 
 A job chooses a recipe with `--decoder NAME` and overrides its parameters with `--decoder-params`; a row may do both with the columns
 `decoder` and `decoder_params`. *Lossless* means: the text equals plain autoregression with the same model, prompt, seed and sampling
-settings. A diffusion recipe needs a masked diffusion model; its text depends on the recipe's parameters, and never on batch mates.
+settings. A diffusion recipe needs a masked diffusion model of its kind of attention (`mask_token_id` and
+`block_size` in its config). Checkpoints with full attention cannot be loaded yet: those recipes run on `--model hash` alone. The
+text of a diffusion recipe depends on its parameters, and never on batch mates.
 
-What happens when nothing is sure enough is part of a recipe: `block` takes the surest position of the block; `multi-block` does so only
-in a block whose predecessor is at least `semi_at` filled, and otherwise reveals nothing there in that step; `block-static` always reveals
-`per_step` positions.
+What happens when nothing is sure enough is part of a recipe, and stands in its line as the fallback. `semi-complete` means at least
+`semi_at` filled; a block that may not fall back reveals nothing in that forward.
 """
 
 
@@ -35,7 +36,7 @@ def table() -> Table:
 
 def _cells(row: Recipe) -> tuple[str, ...]:
     params = ", ".join(f"{name}={value}" for name, value in row.params.items())
-    return row.about, params, "masked diffusion" if row.diffusion else "any causal", "yes" if row.lossless else "no", row.paper
+    return row.about, params, row.model, "yes" if row.lossless else "no", row.paper
 
 
 if __name__ == "__main__":

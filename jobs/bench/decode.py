@@ -4,10 +4,10 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 
 from drawloom.actors.build import build_engine, build_text
@@ -17,13 +17,14 @@ from drawloom.actors.settings import EngineSettings
 from drawloom.errors import SettingError
 from drawloom.jobs.bench.aup import aup
 from drawloom.jobs.bench.limits import commit, hardware
+from drawloom.jobs.train.data import read_rows
 from drawloom.jobs.train.grade import grade_all
 from drawloom.jobs.train.tasks import rows
 from drawloom.models.settings import ModelSettings
 from drawloom.settings import nearest
 
 MAX_TOKENS = 96  # the longest reference answer has fewer
-COLUMNS = ("task", "prompt", "answer", "check")
+COLUMNS = ("task", "prompt", "check")
 THRESHOLDS = (0.5, 0.7, 0.9, 0.99)
 
 
@@ -151,10 +152,8 @@ def read_tasks(path: Path, count: int) -> list[Task]:
     """The first `count` rows of a file that `drawloom train tasks` wrote. Raises SettingError when it is another file."""
     if not path.is_file():
         raise SettingError(f"tasks {str(path)!r}: there is no such file; write one with `drawloom train tasks FILE --split held-out`")
-    names = pq.read_schema(path).names
-    if missing := [name for name in COLUMNS if name not in names]:
-        raise SettingError(f"tasks {str(path)!r} has no column {missing[0]!r}; write one with `drawloom train tasks FILE --split held-out`")
-    return [Task(row["task"], row["prompt"], row["check"]) for row in pq.read_table(path).slice(0, count).to_pylist()]
+    found = chain.from_iterable(read_rows(str(path), COLUMNS))
+    return [Task(row["task"], row["prompt"], row["check"]) for row in islice(found, count)]
 
 
 def lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from drawloom.errors import SettingError
+from drawloom.jobs.folders import made
 
 DOTS = 150  # an inch
 STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}
@@ -34,7 +35,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 def report_decode(records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     """Write decode.png and decode.html into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    made(folder)
     points, areas = [one for one in records if "tpf" in one], {one["aup_of"]: one for one in records if "aup_of" in one}
     picture = folder / "decode.png"
     figure = draw_curves(points)

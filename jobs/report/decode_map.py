@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from drawloom.actors.request import Reveal, Sample
+from drawloom.jobs.folders import made
 from drawloom.jobs.report.decode import DOTS, STYLE, embedded
 
 COLOURS = "viridis"
@@ -23,7 +24,7 @@ COLOURS = "viridis"
 def report_map(sample: Sample, tokens: Sequence[str], prompt_len: int, block: int, title: str, folder: Path) -> list[Path]:
     """Write map.png and map.html. tokens: text of each token, the end token too when it was generated; block 0: none to outline."""
     assert sample.reveals is not None, "the request asked for no trace"
-    folder.mkdir(parents=True, exist_ok=True)
+    made(folder)
     figure = draw_map(sample.reveals, tokens, prompt_len, block, title)
     picture = folder / "map.png"
     figure.savefig(picture, dpi=DOTS, bbox_inches="tight")

@@ -8,6 +8,7 @@ from drawloom.actors.engine import Engine
 from drawloom.actors.request import Request, Sampling
 from drawloom.actors.settings import EngineSettings
 from drawloom.decoders.recipes import Value
+from drawloom.errors import SettingError
 from drawloom.jobs.report.decode_map import report_map
 from drawloom.jobs.train.tasks import rows
 from drawloom.models.settings import ModelSettings
@@ -24,7 +25,8 @@ def trace_row(model: str, decoder: str, params: Mapping[str, Value], prompt: str
     """Decode a prompt alone and greedily, and draw its map. Raises SettingError and RowError as an engine does."""
     settings = ModelSettings(name=model)
     engine, text = build_engine(settings, EngineSettings(max_sequences=1), decoder, params), build_text(settings)
-    assert isinstance(engine, Engine)
+    if not isinstance(engine, Engine):
+        raise SettingError(f"model {model!r} has no network to look into; name another")
     ids, sampling = text.encode(prompt), Sampling(max_tokens=MAX_TOKENS, temperature=0.0)
     engine.add(Request("row", ids, sampling, seed=seed, decoder=decoder, decoder_params=params, trace=True))
     done = []

@@ -65,9 +65,9 @@ def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[dict[str, Any]
     try:
         table = ds.dataset(path, format="parquet")
     except (OSError, ValueError) as error:
-        raise SettingError(f"training data {path!r} cannot be read as Parquet: {error}") from error
+        raise SettingError(f"{path!r} cannot be read as Parquet: {error}") from error
     if missing := [name for name in columns if name not in table.schema.names]:
-        raise SettingError(f"training data {path!r} has no column {missing[0]!r}; it has {', '.join(table.schema.names)}")
+        raise SettingError(f"{path!r} has no column {missing[0]!r}; it has {', '.join(table.schema.names)}")
     for batch in table.to_batches(columns=list(columns), batch_size=CHUNK_ROWS):
         yield batch.to_pylist()
 

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from drawloom.jobs.folders import made
 from drawloom.jobs.train.data import read_rows
 from drawloom.jobs.train.settings import Positive
 from drawloom.settings import Settings
@@ -37,6 +38,7 @@ class FreshSettings(Settings):
 
 def fresh(settings: FreshSettings) -> None:
     """Write tokenizer and random weights to settings.output."""
+    made(Path(settings.output))
     tokenizer: Any = learn_tokenizer(settings)
     torch.manual_seed(settings.seed)
     config = Qwen3Config(
@@ -54,7 +56,6 @@ def fresh(settings: FreshSettings) -> None:
         pad_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
     )
-    Path(settings.output).mkdir(parents=True, exist_ok=True)
     network: Any = Qwen3ForCausalLM(config)
     network.to(torch.bfloat16).save_pretrained(settings.output)
     tokenizer.save_pretrained(settings.output)

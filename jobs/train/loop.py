@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from torch.optim import AdamW
 
 from drawloom.errors import SettingError
+from drawloom.jobs.folders import made
 from drawloom.jobs.train.data import Packed
 from drawloom.jobs.train.lora import save_adapter
 from drawloom.jobs.train.settings import TrainSettings
@@ -47,7 +48,9 @@ def fit(settings: TrainSettings, network: Any, source: Iterator[Packed], loss_of
     the same noise however often the run was broken off."""
     trainee = Trainee(network.to(settings.device).float().train())
     optimizer = make_optimizer(trainee, settings)
-    folder = Path(settings.output)
+    folder = made(Path(settings.output))
+    if not rank():
+        (folder / SETTINGS).write_text(_identity(settings))  # only now: a run that was refused takes no folder
     first = _resume(folder, settings, trainee, optimizer)
     precision = nullcontext() if settings.precision == "float32" else torch.autocast(settings.device, getattr(torch, settings.precision))
     started, tokens, losses = time.perf_counter(), 0, []
@@ -112,13 +115,15 @@ def _save(folder: Path, step: int, trainee: nn.Module, optimizer: torch.optim.Op
 
 def is_done(settings: TrainSettings) -> bool:
     """Whether settings.output holds the finished run already. Raises SettingError when it holds one with other settings."""
-    folder = Path(settings.output)
-    folder.mkdir(parents=True, exist_ok=True)
-    own, told = settings.model_dump_json(exclude={"threads", "log_every", "save_every"}), folder / SETTINGS
-    if told.exists() and told.read_text() != own:
+    folder = made(Path(settings.output))
+    told = folder / SETTINGS
+    if told.exists() and told.read_text() != _identity(settings):
         raise SettingError(f"{folder} holds a training run with other settings ({told}); choose another output, or remove it")
-    told.write_text(own)
-    return (folder / "config.json").exists()
+    return told.exists() and (folder / "config.json").exists()
+
+
+def _identity(settings: TrainSettings) -> str:
+    return settings.model_dump_json(exclude={"threads", "log_every", "save_every"})
 
 
 def _resume(folder: Path, settings: TrainSettings, trainee: nn.Module, optimizer: torch.optim.Optimizer) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from drawloom.errors import SettingError
+from drawloom.jobs.folders import made
 from drawloom.settings import nearest
 
 SPLITS = ("train", "held-out")
@@ -216,5 +217,7 @@ def write(output: Path, split: str, seed: int, count: int, only: tuple[str, ...]
         raise SettingError(f"split {split!r} is unknown; {nearest(split, list(SPLITS))}")
     if strange := [kind for kind in only if kind not in TASKS]:
         raise SettingError(f"task {strange[0]!r} is unknown; {nearest(strange[0], list(TASKS))}")
-    output.parent.mkdir(parents=True, exist_ok=True)
+    made(output.parent)
+    if output.is_dir():
+        raise SettingError(f"{output} is a folder; name a file, such as {output / 'tasks.parquet'}")
     pq.write_table(pa.Table.from_pylist([asdict(task) for task in rows(split, seed, count, only)]), output)

@@ -9,9 +9,10 @@ from rig import engine, prompts, request, run
 from drawloom.decoders.recipes import RECIPES
 from drawloom.errors import SettingError
 from drawloom.jobs.bench.aup import aup
-from drawloom.jobs.bench.decode import Curve, chosen, held_out, lines, read_tasks, run_decode
+from drawloom.jobs.bench.decode import Curve, chosen, held_out, lines, numbers, read_tasks, run_decode
 from drawloom.jobs.report.decode import read_records, report_decode
 from drawloom.jobs.report.decode_map import facts, report_map
+from drawloom.jobs.report.row import trace_row
 
 
 def test_aup_of_the_known_vector() -> None:
@@ -50,6 +51,14 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path) -> None:
             read_records(tmp_path / name)
     with pytest.raises(SettingError, match="no such file"):
         read_tasks(tmp_path / "none.parquet", 5)
+    with pytest.raises(SettingError, match="cannot be read as Parquet"):
+        read_tasks(tmp_path / "b", 5)
+    with pytest.raises(SettingError, match="cannot be a folder"):
+        report_decode([{"tpf": 1, "accuracy": 1}], tmp_path / "b")
+    with pytest.raises(SettingError, match="has no network"):
+        trace_row("fake", "ar", {}, "x", 0, tmp_path / "map")
+    with pytest.raises(SettingError, match="are numbers by comma"):
+        numbers(["0.5", "a"])
     with pytest.raises(SettingError, match="did you mean 'tiny-mbd'"):
         chosen(["tiny-mdb"], ())
     assert {curve.values for curve in chosen(["tiny-bd"], (0.2,))} == {(0.2,)}

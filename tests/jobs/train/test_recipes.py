@@ -127,9 +127,16 @@ def test_two_workers_train_as_one_with_twice_the_rows(home: Path) -> None:
 
 def test_another_run_in_the_same_folder_is_refused(home: Path) -> None:
     one = TrainSettings(data=str(home / "data.parquet"), output=str(home / "taken"), base=str(home / "fresh"), **SMALL)
-    is_done(one)
+    autoregressive.train(one)
     with pytest.raises(SettingError, match="other settings"):
         is_done(one.model_copy(update={"seed": 5}))
+    refused = one.model_copy(update={"output": str(home / "refused"), "answer_column": "anwser"})
+    assert not is_done(refused)
+    with pytest.raises(SettingError, match="no column 'anwser'"):
+        autoregressive.train(refused)
+    assert not is_done(refused.model_copy(update={"answer_column": "answer"}))  # the corrected command finds a free folder
+    with pytest.raises(SettingError, match="cannot be a folder"):
+        is_done(one.model_copy(update={"output": str(home / "data.parquet")}))
 
 
 def test_a_missing_column_is_named(home: Path) -> None:
