@@ -13,7 +13,8 @@ from drawloom.actors.dice import Needs, draw_of, penalty_of
 from drawloom.actors.group import Group
 from drawloom.actors.pack import Packed, Part, row_slots, unpack
 from drawloom.actors.planner import Plan
-from drawloom.decoders.step import Commit
+from drawloom.decoders.step import Commit, Picks
+from drawloom.kernels.noise import uniform_at
 from drawloom.kernels.pick import Draw, Penalty, Picked, pick, top_logprobs
 from drawloom.models.ragged import Model
 
@@ -57,12 +58,13 @@ class _Scored:
 def harvest(plan: Plan, packed: Packed, logits: Tensor, model: Model) -> list[Deed | None]:
     """Pick once for the whole batch, let every group accept, move kept K/V together, copy all results to the host at once."""
     shares = _shares(plan, packed)
+    logits = _guided(shares, logits)
     picked = _pick(shares, logits, model.info.mask_token_id)
     tensors: list[Tensor] = []
     for share in shares:
         step = share.part.step
         assert step is not None
-        commit = share.group.accept(step, unpack(picked, share.span, share.flat, step))
+        commit = share.group.accept(step, _picks(share, picked))
         if not share.group.decoder.keeps_leading:
             _compact(share.part, commit, model, packed.ragged.page_tokens)
         rows = step.valid.sum(1) if packed.exact else torch.full_like(commit.count, step.tokens.shape[1])
@@ -111,6 +113,31 @@ def _pick(shares: list[_Scored], logits: Tensor, mask_token: int | None) -> Pick
         narrowed=needs.narrowed,
         want_shape=any(share.group.decoder.needs_shape for share in shares),
     )
+
+
+def _picks(share: _Scored, picked: Picked) -> Picks:
+    group, step = share.group, share.part.step
+    assert step is not None
+    picks = unpack(picked, share.span, share.flat, step)
+    if not group.decoder.needs_chance:
+        return picks
+    position, seed, sample = step.positions + int(group.decoder.shifted), group.dice.seed[:, None], group.dice.sample[:, None]
+    return replace(picks, chance=uniform_at(seed.expand_as(position), sample.expand_as(position), position).float())
+
+
+def _guided(shares: list[_Scored], logits: Tensor) -> Tensor:
+    """Logits [L, V] under classifier-free guidance: u + (s + 1) (l - u), u those of the row without the prompt. LLaDA, arXiv 2502.09992."""
+    for share in shares:
+        step = share.part.step
+        if share.group.decoder.guidance and step is not None and step.against is not None:
+            where = torch.zeros(step.tokens.numel(), dtype=torch.int64, device=logits.device)
+            where[share.flat] = torch.arange(len(share.flat), device=logits.device)
+            line = share.flat // step.tokens.shape[1] * step.tokens.shape[1]
+            own = logits[share.span]
+            other = own[where[line + step.against.flatten()[share.flat]]]
+            guided = torch.where(own == other, own, other + (share.group.decoder.guidance + 1) * (own - other))
+            logits = torch.cat([logits[: share.span.start], guided, logits[share.span.stop :]])
+    return logits
 
 
 def _penalty(share: _Scored, vocab_size: int) -> Penalty:

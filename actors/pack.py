@@ -181,7 +181,7 @@ def _ancestors(bits: list[tuple[Tensor, Tensor]], starts: np.ndarray, device: to
     words = -(-int(np.diff(starts).max()) // 64)
     out = torch.full((int(starts[-1]), words), -1, dtype=torch.int64, device=device)
     for place, own in bits:
-        out[place, : own.shape[1]] = own
+        out[place, : own.shape[1]] = own[:, :words]  # bits beyond belong to rows that were dropped
     return out
 
 

@@ -88,7 +88,7 @@ class Planner:
             fills[sequence] = sequence.tokens[sequence.filled : sequence.filled + chunk]
             self.admission.name_pages(sequence, sequence.filled, sequence.filled + chunk)
             room = max(0, room - chunk)
-            if chunk == left and not (chunk and sequence.decoder.drafts_trees):
+            if chunk == left and not (chunk and (sequence.decoder.drafts_trees or sequence.decoder.in_place)):
                 ready.append(sequence)
                 self.admission.filling.remove(sequence)
         return fills, ready
@@ -108,7 +108,7 @@ def _add(plan: Plan, group: Group | None, sequences: list[Sequence], fills: dict
     plan.parts.append(
         Part(
             fill=[fills.get(one, []) for one in sequences],
-            filled=[one.held for one in sequences],
+            filled=[one.filled if group is None else one.held for one in sequences],
             pages=[one.pages for one in sequences],
             block_tokens=sequences[0].decoder.block_tokens,
             step=step,

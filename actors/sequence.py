@@ -83,17 +83,17 @@ class Sequence:
 
     @property
     def held(self) -> int:
-        """Tokens whose K/V a step may see without computing it: the filled ones, or the whole canvas."""
-        return self.limit if self.decoder.in_place else self.filled
+        """Slots whose K/V a decoding step may see without computing it."""
+        return self.decoder.held(self.filled, self.limit)
 
     def room(self, filled: int) -> int:
         """Slots that a step may write, when `filled` tokens have their K/V."""
-        return self.limit if self.decoder.in_place else filled + self.decoder.max_rows
+        return self.decoder.room(filled, self.limit)
 
     def start_over(self) -> None:
         """Forget everything but the prompt. The same tokens will come again."""
         self.tokens = self.tokens[: self.prompt_len]
-        self.saved, self.target = None, 0
+        self.saved, self.target = None, self.decoder.committed(self.prompt_len)
         self.logprobs.clear()
         self.alternatives.clear()
         self.reveals.clear()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from drawloom.decoders.step import Commit, Lines, Picks, Step
+from drawloom.decoders.step import Commit, Lines, Picks, Plain, Step, gathered
 from drawloom.kernels.reveal import reveal
 
 DUMMY, ACTIVE, TO_CACHE = 0, 1, 2
@@ -58,6 +58,7 @@ class Score:
 
     of: Callable[[Picks], Tensor]
     needs_shape: bool = False  # wants margin and entropy computed
+    needs_chance: bool = False  # wants chance drawn
 
 
 @dataclass(frozen=True)
@@ -89,21 +90,15 @@ class Canvas:
     first: Tensor  # [S] int64, absolute number of the block in slot 0
 
 
-class Denoise:
+class Denoise(Plain):
     """Denoise(canvas x score x select x revise) with an exact block cache. Without `revise` a token never changes once revealed, so the
     run of revealed positions behind the last final one is final at once; with it, tokens are final when their block has settled."""
-
-    lossless = False
-    shifted = False
-    keeps_leading = True
-    drafts_trees = False
-    in_place = False
 
     def __init__(self, window: Window, score: Score, select: Select, mask_token: int, revise: Revise | None = None) -> None:
         self.window, self.score, self.select, self.revise, self.mask_token = window, score, select, revise, mask_token
         self.block_tokens = window.block
         self.max_rows = self.max_commit = window.block * window.buffer
-        self.needs_shape = score.needs_shape
+        self.needs_shape, self.needs_chance = score.needs_shape, score.needs_chance
 
     def committed(self, length: int) -> int:
         return length // self.window.block * self.window.block
@@ -148,7 +143,7 @@ class Denoise:
         moved = self._settle(self._shift(written_on, done), _moved(settled, self._slots(done), False))
         index, count = self._final_run(lines, written_on, moved)
         keep = torch.arange(self.max_rows, device=done.device) < (done * self.window.block)[:, None]
-        final = [values.gather(1, index) for values in (tokens, logprob, ago, edits)]
+        final = gathered(index, tokens, logprob, ago, edits)
         commit = Commit(final[0], final[1], count, keep, look.masked.flatten(1).sum(1), chosen.sum(1), final[2], final[3])
         return moved, commit
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter
-from drawloom.decoders.step import Commit, Lines, Picks, Step
+from drawloom.decoders.step import Commit, Lines, Picks, Plain, Step
 from drawloom.errors import SettingError
 from drawloom.kernels.verify import walk_chain
 
@@ -35,7 +35,7 @@ class DraftState:
     num_draft: Tensor  # [S] int64
 
 
-class DraftVerify:
+class DraftVerify(Plain):
     """DraftVerify(drafter x shape x verifier): chain of up to `width` drafted tokens behind the last final token.
 
     Row 0 carries the last final token, whose K/V is not in the prefix yet; rows 1.. carry the draft.
@@ -43,10 +43,6 @@ class DraftVerify:
 
     shifted = True
     block_tokens = 1
-    keeps_leading = True
-    drafts_trees = False
-    in_place = False
-    needs_shape = False
 
     def __init__(self, drafter: Drafter, width: int, verifier: Verifier = coupled) -> None:
         if drafter.law not in verifier.laws:

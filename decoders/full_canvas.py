@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from drawloom.decoders.canvas import final_run, open_canvas, predictor, rows_of, spread, widened
 from drawloom.decoders.denoise import Look, Score, Select
-from drawloom.decoders.step import Commit, Lines, Picks, Step
+from drawloom.decoders.step import Commit, Lines, Picks, Plain, Step, gathered
+from drawloom.kernels.attention import FULL
 from drawloom.kernels.reveal import reveal
 
-FULL = 1 << 30  # block_tokens of full attention: one block that covers everything
 CACHES = ("none", "prefix", "dual")
 
 
@@ -31,50 +32,46 @@ class Field:
     age: Tensor  # [S] int64, forwards that it has been open for
 
 
-class FullCanvas:
+class FullCanvas(Plain):
     """FullCanvas(block x score x select x cache). shifted: row i predicts position i + 1 (Dream), else i (LLaDA)."""
 
-    lossless = False
-    keeps_leading = True
-    drafts_trees = False
     in_place = True
     block_tokens = FULL
-    max_rows = max_commit = 1  # beyond the canvas, which is reserved whole
+    max_rows = max_commit = 1  # the canvas is reserved whole
 
     def __init__(self, block: int, score: Score, select: Select, mask_token: int, cache: str = "none", *, shifted: bool = False) -> None:
         self.block, self.score, self.select, self.mask_token = block, score, select, mask_token
         self.cache, self.shifted = cache, shifted
-        self.needs_shape = score.needs_shape
+        self.needs_shape, self.needs_chance = score.needs_shape, score.needs_chance
 
     def committed(self, length: int) -> int:
         return 0
 
+    def held(self, filled: int, limit: int) -> int:
+        return limit
+
+    def room(self, filled: int, limit: int) -> int:
+        return limit
+
     def begin(self, lines: Lines) -> Field:
-        place = torch.arange(lines.history.shape[1], device=lines.length.device)
-        tokens = torch.where(place < lines.length[:, None], lines.history, self.mask_token)
+        tokens = open_canvas(lines, self.mask_token)
         zero = torch.zeros_like(lines.length)
         return Field(tokens, torch.zeros_like(tokens, dtype=torch.float32), torch.zeros_like(tokens), zero, zero)
 
     def plan(self, lines: Lines, state: Field, budget: Tensor) -> tuple[Field, Step]:
         """The rows that the cache policy recomputes. The budget has no say: other rows would give another text."""
-        state = self._wide(lines, state)
+        state = widened(state, lines, self.mask_token)
         first, end = self._bounds(lines, state)
         begins = state.age == 0
         start = torch.zeros_like(first) if self.cache == "none" else torch.where(begins, 0, (first - int(self.shifted)).clamp(min=0))
         stop = torch.where(begins, lines.limit, end) if self.cache == "dual" else lines.limit
-        place = start[:, None] + torch.arange(state.tokens.shape[1], device=start.device)
-        valid = place < stop[:, None]
-        place = torch.where(valid, place, start[:, None])
-        masked = self._masked(lines, state)
-        asked = torch.nn.functional.pad(masked[:, 1:], (0, 1)) if self.shifted else masked
-        step = Step(state.tokens.gather(1, place), place, torch.zeros_like(place), valid, valid & asked.gather(1, place), place=place)
-        return state, step
+        return state, rows_of(state.tokens, start, stop, predictor(self._masked(lines, state), self.shifted))
 
     def accept(self, lines: Lines, state: Field, step: Step, picks: Picks) -> tuple[Field, Commit]:
         assert step.place is not None
         masked = self._masked(lines, state)
-        target = (step.place + int(self.shifted)).clamp(max=state.tokens.shape[1] - 1)
-        token, logprob, score = (self._spread(step, target, values) for values in (picks.token, picks.logprob, self.score.of(picks)))
+        target, width = step.place + int(self.shifted), state.tokens.shape[1]
+        token, logprob, score = spread(step, target, width, picks.token, picks.logprob, self.score.of(picks))
         sure = torch.where(masked, score, -torch.inf)
         look = Look(sure[:, None], masked[:, None], torch.ones_like(masked[:, :1]), state.age[:, None])
         chosen = self.select(look)[:, 0] & masked
@@ -82,8 +79,8 @@ class FullCanvas:
         after = Field(
             tokens, torch.where(chosen, logprob, state.logprob), torch.where(chosen, 0, state.ago + 1), state.block, state.age + 1
         )
-        index, count = self._final_run(lines, tokens)
-        final = [values.gather(1, index) for values in (tokens, after.logprob, after.ago)]
+        index, count = final_run(lines, tokens, self.mask_token)
+        final = gathered(index, tokens, after.logprob, after.ago)
         keep = torch.zeros_like(step.valid)
         commit = Commit(final[0], final[1], count, keep, masked.sum(1), chosen.sum(1), final[2])
         return self._next_block(lines, after), commit
@@ -98,29 +95,7 @@ class FullCanvas:
         place = torch.arange(state.tokens.shape[1], device=first.device)
         return (state.tokens == self.mask_token) & (place >= first[:, None]) & (place < end[:, None])
 
-    def _spread(self, step: Step, target: Tensor, values: Tensor) -> Tensor:
-        """Values of scored rows at the positions that they predict; elsewhere something that is never used."""
-        spare = target.new_full((), target.shape[1])
-        index = torch.where(step.scored, target, spare)
-        return values.new_zeros(len(values), values.shape[1] + 1).scatter(1, index, values)[:, :-1]
-
-    def _final_run(self, lines: Lines, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Canvas index [S, C] of the tokens behind the last final one, and how many are revealed without a gap."""
-        index = lines.length[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        inside = index < lines.limit[:, None]
-        index = index.clamp(max=tokens.shape[1] - 1)
-        return index, (inside & (tokens.gather(1, index) != self.mask_token)).long().cumprod(1).sum(1)
-
     def _next_block(self, lines: Lines, state: Field) -> Field:
         """Go on to the next block when the current one is full."""
         full = ~self._masked(lines, state).any(1)
         return replace(state, block=state.block + full, age=state.age.masked_fill(full, 0))
-
-    def _wide(self, lines: Lines, state: Field) -> Field:
-        """The state as wide as the lines, which may have grown by joining others."""
-        more = lines.history.shape[1] - state.tokens.shape[1]
-        if more <= 0:
-            return state
-        pad = torch.nn.functional.pad
-        tokens = pad(state.tokens, (0, more), value=self.mask_token)
-        return replace(state, tokens=tokens, logprob=pad(state.logprob, (0, more)), ago=pad(state.ago, (0, more)))

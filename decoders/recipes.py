@@ -7,33 +7,36 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from drawloom.decoders import scores
-from drawloom.decoders.denoise import Denoise, Revise, Select, Window
+from drawloom.decoders import makers, scores
+from drawloom.decoders.denoise import Denoise
 from drawloom.decoders.draft_verify import DraftVerify, coupled
 from drawloom.decoders.drafters import jacobi, lookup, none
-from drawloom.decoders.full_canvas import CACHES, FullCanvas
-from drawloom.decoders.scores import SCORES
+from drawloom.decoders.frontier import Rules
+from drawloom.decoders.self_verify import above_score, bandit, between_scores, long_run
 from drawloom.decoders.step import Decoder
 from drawloom.errors import SettingError
+from drawloom.kernels.attention import FULL as FULL_TOKENS
 from drawloom.settings import nearest
 
 Value = float | int | str
 
 
 CAUSAL, BLOCKS, FULL = "any causal", "block-causal diffusion", "full-attention diffusion"
+SHIFTED_BLOCKS = "block-causal diffusion with shifted logits"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named expression. `make` takes the parameters (and, for diffusion, the model's mask token) and gives a decoder."""
+    """A named expression. `make` takes the parameters (and, for diffusion, the model's mask token; for full attention also whether its
+    logits are shifted) and gives a decoder."""
 
     make: Callable[..., Decoder]
     about: str
     paper: str
     model: str = CAUSAL  # what attention the model was trained with
     lossless: bool = True  # the text equals plain autoregression with the same seed
+    shifted: bool = False  # full attention: what to assume of a network that does not say
 
     @property
     def diffusion(self) -> bool:
@@ -47,65 +50,9 @@ class Recipe:
         return {p.name: p.default for p in signature if p.default is not inspect.Parameter.empty}
 
 
-def _window(mask: int, block: int, buffer: int, open_at: float, semi_at: float, stable_at: float = 0.0) -> dict[str, Any]:
-    _at_least(1, block=block, buffer=buffer)
-    return {"window": Window(block, buffer, open_at, semi_at, stable_at), "mask_token": mask}
+def _diffusion(make: Callable[..., Decoder], about: str, paper: str, model: str = BLOCKS, *, shifted: bool = False) -> Recipe:
+    return Recipe(make, about, paper, model, lossless=False, shifted=shifted)
 
-
-def _single(mask: int, block: int) -> dict[str, Any]:
-    """A window of one; the second slot lets a settled block's rows ride beside the next block's."""
-    return _window(mask, block, 2, 1.0, 1.0)
-
-
-def _one(mask: int, block: int, select: Select, score: str = "max_probability", revise: Revise | None = None) -> Denoise:
-    """One block at a time."""
-    return Denoise(**_single(mask, block), score=_score(score), select=select, revise=revise)
-
-
-def _canvas(
-    mask: int, block: int, select: Select, score: str = "max_probability", cache: str = "none", *, shifted: bool = False
-) -> FullCanvas:
-    _at_least(1, block=block)
-    if cache not in CACHES:
-        raise SettingError(f"cache {cache!r} is unknown; {nearest(cache, list(CACHES))}")
-    return FullCanvas(block, _score(score), select, mask, cache, shifted=shifted)
-
-
-def _diffusion(make: Callable[..., Decoder], about: str, paper: str, model: str = BLOCKS) -> Recipe:
-    return Recipe(make, about, paper, model, lossless=False)
-
-
-def _score(name: str) -> Any:
-    if name not in SCORES:
-        raise SettingError(f"score {name!r} is unknown; {nearest(name, list(SCORES))}")
-    return SCORES[name]
-
-
-def _steps(steps: int, block: int) -> int:
-    """Forwards of a block; 0 means one for each of its positions."""
-    if not 0 <= steps <= block:
-        raise SettingError(f"steps is {steps}; 1 to {block} (the block), or 0 for {block}")
-    return steps or block
-
-
-def _count(**value: int) -> int:
-    """The one value, which must be at least 1."""
-    _at_least(1, **value)
-    return next(iter(value.values()))
-
-
-def _at_least(least: int, **values: int) -> None:
-    for name, value in values.items():
-        if value < least:
-            raise SettingError(f"{name} is {value}, at least {least} is needed")
-
-
-def _dmax(window: dict[str, Any], threshold: float, sure: float, steps: int) -> Denoise:
-    revise = scores.repredict(sure, _steps(steps, window["window"].block), soft=True)
-    return Denoise(**window, score=SCORES["max_probability"], select=scores.contiguous(threshold), revise=revise)
-
-
-WHOLE = 1 << 20  # a block that no canvas fills: all positions are open at once
 
 RECIPES: dict[str, Recipe] = {
     "ar": Recipe(
@@ -114,52 +61,67 @@ RECIPES: dict[str, Recipe] = {
         "",
     ),
     "lookup": Recipe(
-        lambda width=16, ngram=8, least=2, per_match=1: DraftVerify(lookup(ngram, least, per_match), _count(width=width), coupled),
+        lambda width=16, ngram=8, least=2, per_match=1: DraftVerify(lookup(ngram, least, per_match), makers.count(width=width), coupled),
         "drafts what followed the last n tokens earlier in the text, up to per_match * n tokens of it",
         "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487; SuffixDecoding, arXiv 2411.04975",
     ),
     "jacobi": Recipe(
-        lambda width=8: DraftVerify(jacobi(_count(width=width)), width, coupled),
+        lambda width=8: DraftVerify(jacobi(makers.count(width=width)), width, coupled),
         "drafts the target's own answers to the last draft",
         "Parallel (Jacobi) decoding, arXiv 2305.10427",
     ),
+    "jacobi-forcing": Recipe(
+        lambda block=16, blocks=2, spawn=0.85, pool=4, width=8: makers.forced(block, blocks, spawn, pool, width),
+        "jacobi over blocks: a draft ends with its block, one more block is drafted once the share `spawn` of a block is final; what was "
+        "said behind rejected tokens is tried again, in up to `pool` branches of `width` tokens",
+        "Jacobi Forcing, multi-block decoding with rejection recycling, arXiv 2512.14681",
+    ),
+    "lookahead": Recipe(
+        lambda window=8, ngram=4, guesses=4, pool=64: makers.looking_ahead(window, ngram, guesses, pool),
+        "Jacobi iterations over a window give n-grams; up to `guesses` of the last `pool` ones are verified beside them",
+        "Lookahead decoding, arXiv 2402.02057",
+    ),
     "block": _diffusion(
-        lambda mask, block=32, threshold=0.9, score="max_probability": _one(mask, block, scores.threshold(threshold), score),
+        lambda mask, block=32, threshold=0.9, score="max_probability": makers.one_block(mask, block, scores.threshold(threshold), score),
         "one block at a time; reveals what is above the threshold; fallback: the surest position",
         "SDAR low_confidence_dynamic; LLaDA2.0, arXiv 2512.15745",
     ),
     "block-static": _diffusion(
-        lambda mask, block=32, per_step=1, score="max_probability": _one(mask, block, scores.top_n(_count(per_step=per_step)), score),
+        lambda mask, block=32, per_step=1, score="max_probability": makers.one_block(
+            mask, block, scores.top_n(makers.count(per_step=per_step)), score
+        ),
         "one block at a time; reveals the surest `per_step` positions in each forward",
         "SDAR low_confidence_static",
     ),
     "sdar-sequential": _diffusion(
-        lambda mask, block=32, steps=0: _one(mask, block, scores.sequential(block, _steps(steps, block))),
+        lambda mask, block=32, steps=0: makers.one_block(mask, block, scores.sequential(block, makers.steps_of(steps, block))),
         "one block at a time, from left to right, its positions spread evenly over `steps` forwards (0: one each)",
         "SDAR sequential, arXiv 2510.06303",
     ),
     "sdar-static": _diffusion(
-        lambda mask, block=32, steps=0: _one(mask, block, scores.static(block, _steps(steps, block))),
+        lambda mask, block=32, steps=0: makers.one_block(mask, block, scores.static(block, makers.steps_of(steps, block))),
         "one block at a time; the surest positions, spread evenly over `steps` forwards (0: one each)",
         "SDAR low_confidence_static, arXiv 2510.06303",
     ),
     "sdar-dynamic": _diffusion(
-        lambda mask, block=32, steps=0, threshold=0.9: _one(mask, block, scores.dynamic(threshold, block, _steps(steps, block))),
+        lambda mask, block=32, steps=0, threshold=0.9: makers.one_block(
+            mask, block, scores.dynamic(threshold, block, makers.steps_of(steps, block))
+        ),
         "one block at a time; what is above the threshold when that is at least the share of sdar-static; fallback: that share",
         "SDAR low_confidence_dynamic, arXiv 2510.06303",
     ),
     "sdar-entropy": _diffusion(
-        lambda mask, block=32, bound=0.35: _one(mask, block, scores.entropy_bound(bound), "neg_entropy"),
+        lambda mask, block=32, bound=0.35: makers.one_block(mask, block, scores.entropy_bound(bound), "neg_entropy"),
         "one block at a time; from the lowest entropy up while they add up to less than `bound` nats; fallback: the surest position",
         "SDAR entropy_bounded with the real entropy; EB-Sampler, arXiv 2505.24857",
     ),
     "llada2": _diffusion(
-        lambda mask, block=32, threshold=0.95: _one(mask, block, scores.threshold(threshold)),
+        lambda mask, block=32, threshold=0.95: makers.one_block(mask, block, scores.threshold(threshold)),
         "one block at a time; what is above the threshold; fallback: the surest position",
         "LLaDA2.0, arXiv 2512.15745",
     ),
     "llada2.1": _diffusion(
-        lambda mask, block=32, threshold=0.7, edit=0.5, post_steps=16: _one(
+        lambda mask, block=32, threshold=0.7, edit=0.5, post_steps=16: makers.one_block(
             mask, block, scores.threshold(threshold), revise=scores.edits(edit, post_steps)
         ),
         "llada2 whose filled positions take another token that is above `edit`; a full block settles when nothing was edited or after "
@@ -167,14 +129,14 @@ RECIPES: dict[str, Recipe] = {
         "LLaDA2.1, quality mode (0.5 and 0.0: speed mode)",
     ),
     "dmax": _diffusion(
-        lambda mask, block=32, threshold=0.5, sure=0.9, steps=0: _dmax(_single(mask, block), threshold, sure, steps),
+        lambda mask, block=32, threshold=0.5, sure=0.9, steps=0: makers.dmax(makers.single(mask, block), threshold, sure, steps),
         "one block at a time; reveals up to the first unsure position and predicts every filled one anew from soft inputs, until all are "
         "sure, none changes, or it has been open for `steps` forwards (0: one for each position); fallback: the leftmost position",
         "DMax, arXiv 2604.08302",
     ),
     "dmax-multi-block": _diffusion(
-        lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, stable_at=0.5, threshold=0.5, sure=0.9, steps=0: _dmax(
-            _window(mask, block, buffer, open_at, semi_at, stable_at), threshold, sure, steps
+        lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, stable_at=0.5, threshold=0.5, sure=0.9, steps=0: makers.dmax(
+            makers.window(mask, block, buffer, open_at, semi_at, stable_at), threshold, sure, steps
         ),
         "dmax over a running set of blocks; the next one opens when the last is far enough and stable; fallback: the leftmost position, "
         "only when the block before is semi-complete",
@@ -182,36 +144,100 @@ RECIPES: dict[str, Recipe] = {
     ),
     "multi-block": _diffusion(
         lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, threshold=0.9, score="max_probability": Denoise(
-            **_window(mask, block, buffer, open_at, semi_at), score=_score(score), select=scores.threshold(threshold)
+            **makers.window(mask, block, buffer, open_at, semi_at), score=makers.score_named(score), select=scores.threshold(threshold)
         ),
         "a running set of blocks in one forward; what is above the threshold; fallback: the surest position of a block, only when the "
         "block before it is semi-complete",
         "Multi-Block Diffusion LMs (MBD-LM, Diffulex)",
     ),
+    "fast-dllm-v2": _diffusion(
+        lambda mask, block=32, sub=8, threshold=0.9, cache="sub": makers.sub_blocks(mask, block, sub, threshold, cache),
+        "one block at a time, sub-block after sub-block, shifted logits; what is above the threshold and always the surest; cache none or "
+        "sub (stale K/V outside the sub-block by design)",
+        "Fast-dLLM v2, arXiv 2509.26328",
+        SHIFTED_BLOCKS,
+    ),
+    "s2d2": _diffusion(
+        lambda mask, block=32, threshold=0.85, on=0.0, cost=1.0, cost_of="static", estimate="entropy", sharpness=0.1: makers.s2d2(
+            mask, block, threshold, estimate, above_score(on, cost, makers.dynamic_cost(cost_of)), sharpness
+        ),
+        "drafts a block, then either reveals what is above the threshold, or verifies the first masked run with the same network token by "
+        "token: when the tokens that it should accept, less `cost`, are at least `on`; cost_of dynamic counts the cost once for each sure "
+        "position; estimate entropy or margin; fallback: the surest position",
+        "S2D2 score_threshold, arXiv 2603.25702",
+    ),
+    "s2d2-hysteresis": _diffusion(
+        lambda mask, block=32, threshold=0.85, on=1.0, off=-5.0, cost=1.0, cost_of="static", estimate="entropy", sharpness=0.1: makers.s2d2(
+            mask, block, threshold, estimate, between_scores(on, off, cost, makers.dynamic_cost(cost_of)), sharpness
+        ),
+        "s2d2 that begins to verify when the score reaches `on` and goes on until it falls below `off`",
+        "S2D2 score_hysteresis, arXiv 2603.25702",
+    ),
+    "s2d2-span": _diffusion(
+        lambda mask, block=32, threshold=0.85, least=2: makers.s2d2(
+            mask, block, threshold, "entropy", long_run(makers.count(least=least)), 0.1
+        ),
+        "s2d2 that verifies every masked run of at least `least` positions",
+        "S2D2 mask_span_length, arXiv 2603.25702",
+    ),
+    "s2d2-bandit": _diffusion(
+        lambda mask, block=32, threshold=0.85, wide=1.0, estimate="entropy", sharpness=0.1: makers.s2d2(
+            mask, block, threshold, estimate, bandit(wide), sharpness
+        ),
+        "s2d2 that learns within each text when to verify, from the tokens a forward that it got (upper confidence bounds of width `wide`)",
+        "S2D2 contextual_bandit_ucb, arXiv 2603.25702",
+    ),
     "llada": _diffusion(
-        lambda mask, block=32, steps=0: _canvas(mask, block, scores.static(block, _steps(steps, block))),
-        "the whole canvas is visible; block after block, the surest positions, spread evenly over `steps` forwards (0: one each)",
-        "LLaDA low_confidence, arXiv 2502.09992",
+        lambda mask, shifted, block=32, steps=0, score="max_probability", guidance=0.0: makers.llada(
+            mask, shifted, block, steps, score, guidance
+        ),
+        "the whole canvas is visible; block after block, the surest positions, spread evenly over `steps` forwards (0: one each); score "
+        "random is its random remasking, guidance > 0 its classifier-free guidance",
+        "LLaDA, arXiv 2502.09992",
         FULL,
     ),
     "dream": _diffusion(
-        lambda mask, steps=64, score="neg_entropy", eps=1e-3: _canvas(
-            mask, WHOLE, scores.decaying(_count(steps=steps), eps), score, shifted=True
+        lambda mask, shifted, steps=64, score="neg_entropy", eps=1e-3: makers.canvas(
+            mask, makers.WHOLE, scores.decaying(makers.count(steps=steps), eps), score, shifted=shifted
         ),
         "the whole canvas is open; a falling share of what is masked, surest first, at least one position; score max_probability is its "
         "maskgit_plus, margin its topk_margin",
         "Dream 7B, arXiv 2508.15487",
         FULL,
+        shifted=True,
+    ),
+    "dream-origin": _diffusion(
+        lambda mask, shifted, steps=64, eps=1e-3: makers.canvas(
+            mask, makers.WHOLE, scores.by_chance(makers.count(steps=steps), eps), "random", shifted=shifted
+        ),
+        "the whole canvas is open; each masked position is revealed with the chance that leaves a falling share masked, in random order",
+        "Dream 7B origin, arXiv 2508.15487; masked diffusion's own sampler",
+        FULL,
+        shifted=True,
+    ),
+    "d3llm": _diffusion(
+        lambda mask, shifted, block=32, threshold=0.5, open_at=0.1, full_at=0.95, delay=2, refresh=10000: makers.d3llm(
+            mask, shifted, Rules(block, threshold, open_at, full_at, None if delay < 0 else delay, refresh)
+        ),
+        "the whole canvas is visible; several blocks at once; what has an entropy of at most `threshold` nats and always the surest; a "
+        "full block keeps its K/V after `delay` forwards (-1: never), all is recomputed every `refresh` forwards; fallback: the surest "
+        "position of the first block whose predecessor is `full_at` full",
+        "d3LLM, arXiv 2601.07568",
+        FULL,
     ),
     "fast-dllm": _diffusion(
-        lambda mask, block=32, threshold=0.9, cache="dual": _canvas(mask, block, scores.at_least(threshold), cache=cache),
+        lambda mask, shifted, block=32, threshold=0.9, cache="dual": makers.canvas(
+            mask, block, scores.at_least(threshold), cache=cache, shifted=shifted
+        ),
         "the whole canvas is visible; block after block, what reaches the threshold and always the surest; cache none, prefix or dual "
         "(the last two keep stale K/V by design)",
         "Fast-dLLM, arXiv 2505.22618",
         FULL,
     ),
     "fast-dllm-factor": _diffusion(
-        lambda mask, block=32, factor=1.0, cache="dual": _canvas(mask, block, scores.factor(factor), cache=cache),
+        lambda mask, shifted, block=32, factor=1.0, cache="dual": makers.canvas(
+            mask, block, scores.factor(factor), cache=cache, shifted=shifted
+        ),
         "fast-dllm whose threshold falls with the number of positions it reveals: the k-th must reach 1 - factor / (k + 1)",
         "Fast-dLLM, arXiv 2505.22618",
         FULL,
@@ -226,14 +252,15 @@ def recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def build(name: str, overrides: Mapping[str, Value], mask_token: int | None, block_tokens: int = 0) -> Decoder:
+def build(name: str, overrides: Mapping[str, Value], mask_token: int | None, block_tokens: int = 0, shifted: bool | None = None) -> Decoder:
     """The decoder of recipe `name` with its parameters overridden; SettingError for an unknown name, parameter or type.
 
-    block_tokens: the model's own block (0: any), which is then the default of `block`. Equal settings give the same object.
+    block_tokens: the model's own block (0: any), which is then the default of `block`; shifted: whether its row i predicts position i + 1
+    (None: it does not say). Equal settings give the same object.
     """
     found = recipe(name)
     params = found.params
-    if "block" in params and block_tokens > 1:
+    if "block" in params and 1 < block_tokens < FULL_TOKENS:
         params["block"] = block_tokens
     for key, value in overrides.items():
         if key not in params:
@@ -241,13 +268,14 @@ def build(name: str, overrides: Mapping[str, Value], mask_token: int | None, blo
         params[key] = _typed(name, key, value, params[key])
     if found.diffusion and mask_token is None:
         raise SettingError(f"decoder {name!r} needs a masked diffusion model; this one has no mask token: choose one of {_for_any_model()}")
-    return _made(name, tuple(params.items()), mask_token)
+    return _made(name, tuple(params.items()), mask_token, found.shifted if shifted is None else shifted)
 
 
 @lru_cache(maxsize=4096)
-def _made(name: str, params: tuple[tuple[str, Value], ...], mask_token: int | None) -> Decoder:
+def _made(name: str, params: tuple[tuple[str, Value], ...], mask_token: int | None, shifted: bool) -> Decoder:
     found = RECIPES[name]
-    return found.make(mask_token, **dict(params)) if found.diffusion else found.make(**dict(params))
+    told = (mask_token, shifted) if found.model == FULL else (mask_token,) if found.diffusion else ()
+    return found.make(*told, **dict(params))
 
 
 def _typed(name: str, key: str, value: Value, default: Value) -> Value:

@@ -1,5 +1,6 @@
-"""How sure a position is of its token: Picks -> [S, K] float, higher is surer. All three use the model's own distribution (temperature 1,
-no filters), so that top_k = 1 or a low temperature does not make every position certain. Below them the rules that select and revise."""
+"""How sure a position is of its token: Picks -> [S, K] float, higher is surer. All but the last use the model's own distribution
+(temperature 1, no filters), so that top_k = 1 or a low temperature does not make every position certain. Below them the rules that
+select and revise."""
 
 import torch
 from torch import Tensor
@@ -27,10 +28,17 @@ def neg_entropy(picks: Picks) -> Tensor:
     return -picks.entropy
 
 
+def random_order(picks: Picks) -> Tensor:
+    """A number in [0, 1) drawn for the position, whatever its token. LLaDA's random remasking; Dream's origin."""
+    assert picks.chance is not None
+    return picks.chance
+
+
 SCORES = {
     "max_probability": Score(max_probability),
     "margin": Score(margin, needs_shape=True),
     "neg_entropy": Score(neg_entropy, needs_shape=True),
+    "random": Score(random_order, needs_chance=True),
 }
 
 
@@ -99,6 +107,22 @@ def decaying(steps: int, eps: float) -> Select:
         return surest(look.score, look.masked, count[..., None])
 
     return select
+
+
+def by_chance(steps: int, eps: float) -> Select:
+    """Reveal each masked position with probability 1 - s / t, with t falling from 1 to eps in `steps` forwards; the last reveals all that
+    is left. The score must be random_order: a position is revealed in the first forward whose s is not above its number. Dream's origin."""
+
+    def select(look: Look) -> Tensor:
+        s = 1 - (look.age + 1) * (1 - eps) / steps
+        return look.masked & ((look.score >= s[..., None]) | (look.age >= steps - 1)[..., None])
+
+    return select
+
+
+def above_or_best(tau: float) -> Select:
+    """Reveal every masked position whose score is above tau, and the surest one whatever its score. Fast-dLLM v2, arXiv 2509.26328."""
+    return lambda look: surest(look.score, look.masked, 1) | (look.masked & (look.score > tau))
 
 
 def edits(tau: float, post_steps: int) -> Revise:

@@ -40,7 +40,10 @@ class Step:
     valid: Tensor  # [S, K] bool
     scored: Tensor  # [S, K] bool, within valid
     ancestors: Tensor | None = None  # [S, K, W] int64 bits
-    place: Tensor | None = None  # [S, K] int64, decoders with in_place: which position of the canvas a row recomputes; see is then 0
+    place: Tensor | None = (
+        None  # [S, K] int64, decoders with in_place: the slot that a row writes; rows that see held slots alone have see 0
+    )
+    against: Tensor | None = None  # [S, K] int64, decoders with guidance: the row without the prompt, or the row itself
     weight: Tensor | None = None  # [S, K] float32, soft inputs: the row enters as weight of its token and the rest of the mask token
 
 
@@ -52,6 +55,9 @@ class Picks:
     logprob: Tensor  # [S, K] float32
     margin: Tensor | None = None  # [S, K], for decoders with needs_shape
     entropy: Tensor | None = None  # [S, K]
+    chance: Tensor | None = (
+        None  # [S, K] in [0, 1), for decoders with needs_chance: drawn for (seed, sample, position that the row predicts)
+    )
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,21 @@ class Decoder(Protocol):
     keeps_leading: bool  # kept rows are always the first ones: no compaction
     drafts_trees: bool  # steps carry ancestor bits
     needs_shape: bool  # wants margin and entropy
-    # The whole canvas, prompt + max_tokens, is resident from the first step on and visible to every row; rows overwrite the K/V of their
-    # own positions. Nothing is kept as a prefix, nothing shared, and a preempted sequence starts over.
+    needs_chance: bool  # wants chance
+    # Rows say which slot they write (Step.place), over what stood there. A preempted sequence starts over.
     in_place: bool
+    guidance: float  # of classifier-free guidance: logits become against + (guidance + 1) * (own - against); 0: none
 
     def committed(self, length: int) -> int:
         """How many of `length` final tokens have their K/V in the prefix when a sequence begins."""
+        ...
+
+    def held(self, filled: int, limit: int) -> int:
+        """Slots whose K/V every row of a step sees, when `filled` tokens are in the prefix."""
+        ...
+
+    def room(self, filled: int, limit: int) -> int:
+        """Slots that a step may write or see."""
         ...
 
     def begin(self, lines: Lines) -> Any:
@@ -96,6 +111,26 @@ class Decoder(Protocol):
         ...
 
     def accept(self, lines: Lines, state: Any, step: Step, picks: Picks) -> tuple[Any, Commit]: ...
+
+
+class Plain:
+    """What a decoder is unless it says otherwise."""
+
+    lossless = False
+    shifted = False
+    keeps_leading = True
+    drafts_trees = False
+    needs_shape = False
+    needs_chance = False
+    in_place = False
+    guidance = 0.0
+    max_rows: int
+
+    def held(self, filled: int, limit: int) -> int:
+        return filled
+
+    def room(self, filled: int, limit: int) -> int:
+        return filled + self.max_rows
 
 
 def take(struct: T, index: Tensor) -> T:
@@ -110,6 +145,11 @@ def join(first: T, second: T) -> T:
         a, b = getattr(first, one.name), getattr(second, one.name)
         values[one.name] = _cat(a, b, one.metadata.get("fill", 0)) if isinstance(a, Tensor) else join(a, b)
     return type(first)(**values)
+
+
+def gathered(index: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+    """Each of the values [S, K] at index [S, M]."""
+    return tuple(one.gather(1, index) for one in values)
 
 
 def extend(lines: Lines, commit: Commit) -> Lines:

@@ -10,8 +10,8 @@ Generated from `decoders/recipes.py` by `python -m drawloom.jobs.recipes`; do no
 
 A job chooses a recipe with `--decoder NAME` and overrides its parameters with `--decoder-params`; a row may do both with the columns
 `decoder` and `decoder_params`. *Lossless* means: the text equals plain autoregression with the same model, prompt, seed and sampling
-settings. A diffusion recipe needs a masked diffusion model of its kind of attention (`mask_token_id` and
-`block_size` in its config). Checkpoints with full attention cannot be loaded yet: those recipes run on `--model hash` alone. The
+settings. A diffusion recipe needs a masked diffusion model of its kind of attention: block-causal (SDAR, or a config with
+`mask_token_id` and `block_size`), block-causal with shifted logits (Fast-dLLM v2), or full (LLaDA, Dream); another one is refused. The
 text of a diffusion recipe depends on its parameters, and never on batch mates.
 
 What happens when nothing is sure enough is part of a recipe, and stands in its line as the fallback. `semi-complete` means at least

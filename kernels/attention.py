@@ -38,6 +38,8 @@ class Scoring(NamedTuple):
     sinks: Tensor | None = None  # [H] float: one more logit per head that takes weight and gives no value
 
 
+FULL = 1 << 30  # block size of full attention: one block that covers everything
+
 Attend = Callable[[Tensor, Tensor, Tensor, Rows, Scoring], Tensor]
 
 

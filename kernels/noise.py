@@ -36,6 +36,13 @@ def gumbel_at(seed: Tensor, sample: Tensor, position: Tensor, token: Tensor) -> 
     return to_gumbel(torch.stack(words, -1).gather(-1, (token % _LANES)[..., None])[..., 0])
 
 
+def uniform_at(seed: Tensor, sample: Tensor, position: Tensor) -> Tensor:
+    """One number in [0, 1) float64 for each (seed, sample, position), independent of the Gumbel draws; all [...] int64."""
+    zero = torch.zeros_like(position)
+    words = philox((zero, position & _MASK, sample & _MASK, zero + 1), (seed & _MASK, (seed >> 32) & _MASK))
+    return words[0].double() * 2.0**-32
+
+
 def to_gumbel(word: Tensor) -> Tensor:
     """Uniform 32-bit words (int64) to Gumbel noise, -log(-log(1 - v)): fine steps where the noise is large, never infinite."""
     uniform = ((word.float() + 0.5) * 2.0**-32).clamp_(max=1.0 - 2.0**-24)

@@ -15,3 +15,24 @@ def walk_chain(draft: Tensor, num_draft: Tensor, picked: Tensor) -> Tensor:
     index = torch.arange(draft.shape[1], device=draft.device)
     agrees = (draft == picked[:, :-1]) & (index < num_draft[:, None])
     return agrees.long().cumprod(1).sum(1)
+
+
+def reach(parent: Tensor) -> Tensor:
+    """[S, K, K] bool: row k's ancestors and itself, from parent [S, K] int64 (a root is its own parent)."""
+    rows = parent.shape[1]
+    seen = torch.eye(rows, dtype=torch.bool, device=parent.device).expand(len(parent), -1, -1)
+    for _ in range(rows.bit_length()):  # each round doubles the distance
+        seen = seen | seen.gather(1, parent[:, :, None].expand_as(seen))
+        parent = parent.gather(1, parent)
+    return seen
+
+
+def walk_tree(token: Tensor, parent: Tensor, valid: Tensor, picked: Tensor) -> Tensor:
+    """The accepted path [S, K] bool, row 0 included: the deepest row whose token, and that of each ancestor, is the target's draw picked
+    [S, K] after its parent; the first among equals. A chain gives walk_chain."""
+    row = torch.arange(token.shape[1], device=token.device)
+    agrees = valid & ((token == picked.gather(1, parent)) | (row == 0))
+    seen = reach(parent)
+    good = agrees & ~(seen & ~agrees[:, None, :]).any(2)
+    best = torch.where(good, seen.sum(2), 0).argmax(1)
+    return seen.gather(1, best[:, None, None].expand(-1, 1, token.shape[1]))[:, 0]

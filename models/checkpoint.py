@@ -40,6 +40,16 @@ class Checkpoint:
         here = self.base is None or (self.folder / name).is_file()
         return self.folder if here or self.base is None else self.base.place_of(name)
 
+    def config(self) -> dict[str, Any]:
+        """config.json, {} in a .gguf file."""
+        return {} if self.gguf is not None else _read_json(self.place_of("config.json") / "config.json")
+
+    def added_tokens(self) -> dict[str, int]:
+        """Names and ids of the tokens that were added to the tokenizer's vocabulary."""
+        folder = self.place_of("tokenizer_config.json")
+        told = _read_json(folder / "tokenizer_config.json").get("added_tokens_decoder", {})
+        return {str(one.get("content")): int(number) for number, one in told.items()} | _read_json(folder / "added_tokens.json")
+
     def fingerprint(self) -> str:
         """16 hex digits over names and contents of weights, config and tokenizer."""
         total = hashlib.sha256()

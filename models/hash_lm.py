@@ -84,6 +84,7 @@ def visible(ragged: Ragged) -> tuple[Tensor, Tensor]:
     seen = (row < 0) | (row < ragged.see[:, None])
     seen &= place[None] < (ragged.prefix_lens + ragged.row_starts.diff())[owner][:, None]
     if ragged.ancestors is not None:
+        row = row.clamp(max=64 * ragged.ancestors.shape[1] - 1)  # beyond: other sequences' places
         word = ragged.ancestors.gather(1, row.clamp(min=0) // 64)
         seen &= (row < 0) | ((word >> (row.clamp(min=0) % 64)) & 1).bool()
     return index, seen

@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from drawloom.errors import SettingError
 from drawloom.models.adapters import merge
 from drawloom.models.checkpoint import Checkpoint, locate
+from drawloom.models.diffusion import config_of, family_of
 from drawloom.models.families import TESTED, check_family
 from drawloom.models.prove import prove
 from drawloom.models.quiet import quiet
@@ -48,10 +49,15 @@ def load_network(checkpoint: Checkpoint, dtype: torch.dtype | str, device: str) 
     if checkpoint.base is not None:
         return _adapted(checkpoint, checkpoint.base, dtype, device)
     place: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **_gguf(checkpoint)}
+    network_class: Any = AutoModelForCausalLM
     try:
-        check_family(AutoConfig.from_pretrained(checkpoint.folder, **place))
+        if family := family_of(checkpoint):
+            network_class, config = family.network, config_of(family, checkpoint)
+            place |= {"config": config, "key_mapping": dict(family.keys)}
+        else:
+            check_family(AutoConfig.from_pretrained(checkpoint.folder, **place))
         with quiet():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = network_class.from_pretrained(
                 checkpoint.folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **place
             )
     except (OSError, ValueError) as error:
@@ -70,7 +76,7 @@ def _adapted(checkpoint: Checkpoint, base: Checkpoint, dtype: torch.dtype | str,
     saved = AutoConfig.from_pretrained(base.place_of("config.json"), local_files_only=True).dtype or torch.float32
     merge(network, checkpoint.folder, saved if isinstance(saved, torch.dtype) else getattr(torch, saved))
     config: Any = AutoConfig.from_pretrained(checkpoint.place_of("config.json"), local_files_only=True)
-    for name in ("mask_token_id", "block_size"):
+    for name in ("mask_token_id", "block_size", "shifted_logits"):
         setattr(network.config, name, getattr(config, name, None))
     return network
 
@@ -78,7 +84,7 @@ def _adapted(checkpoint: Checkpoint, base: Checkpoint, dtype: torch.dtype | str,
 def info_of(checkpoint: Checkpoint, network: PreTrainedModel) -> ModelInfo:
     """What an engine must know of a loaded network."""
     config = network.config
-    eos, mask = config.eos_token_id, getattr(config, "mask_token_id", None)
+    eos, mask, shifted = config.eos_token_id, getattr(config, "mask_token_id", None), getattr(config, "shifted_logits", None)
     return ModelInfo(
         name=checkpoint.name,
         vocab_size=config.vocab_size,
@@ -86,7 +92,7 @@ def info_of(checkpoint: Checkpoint, network: PreTrainedModel) -> ModelInfo:
         eos_token_ids=checkpoint.eos_token_ids(eos[0] if isinstance(eos, list) else eos),
         mask_token_id=mask,
         block_tokens=1 if mask is None else _block_of(checkpoint, config),
-        shifted=mask is None,
+        shifted=mask is None if shifted is None else shifted,
         fingerprint=checkpoint.fingerprint(),
     )
 

@@ -54,7 +54,7 @@ class ModelInfo:
     max_context: int  # positions
     eos_token_ids: tuple[int, ...]
     mask_token_id: int | None  # diffusion checkpoints only
-    block_tokens: int  # visibility of committed text: 1 is causal, n is block-causal with blocks of n tokens
+    block_tokens: int  # visibility of committed text: 1 is causal, n is block-causal with blocks of n tokens, FULL is full attention
     shifted: bool  # True: row i-1 predicts position i (autoregressive); False: row i predicts position i
     fingerprint: str  # changes when weights, config or tokenizer change
 

@@ -30,18 +30,26 @@ ENVIRONMENT: dict[str, int] = {
 LONG_FILES: dict[str, int] = {}  # lines
 # Loops in code that runs over a group's lines in every step. None may be over sequences, blocks or tokens.
 GROUP_CODE = (
-    "decoders/full_canvas.py",
+    "decoders/canvas.py",
     "decoders/denoise.py",
+    "decoders/frontier.py",
+    "decoders/full_canvas.py",
+    "decoders/guided.py",
+    "decoders/self_verify.py",
+    "decoders/sub_blocks.py",
     "decoders/draft_verify.py",
     "decoders/drafters.py",
     "decoders/scores.py",
+    "decoders/tree_drafters.py",
+    "decoders/trees.py",
     "kernels/reveal.py",
     "kernels/verify.py",
 )
 GROUP_LOOPS: dict[str, int] = {
-    "decoders/full_canvas.py": 2,  # over three tensors, twice
-    "decoders/denoise.py": 1,  # over four tensors
+    "decoders/canvas.py": 3,  # over the tensors of a state, twice, and over three of a step
     "decoders/drafters.py": 1,  # over the lengths of an n-gram
+    "decoders/tree_drafters.py": 1,  # over the columns of a tree's rows
+    "kernels/verify.py": 1,  # over doublings of a tree's depth
 }
 
 

@@ -1,34 +1,19 @@
 """Full-attention recipes equal a plain version with books of its own: which positions a forward recomputed, and what their K/V was then."""
 
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from oracles import GOLD, choose
+from canvas_books import Books
+from oracles import choose
 from rig import engine, ids, request, run
 
 from drawloom.actors.request import Sampling
-from drawloom.models.hash_lm import HashLM, mix
+from drawloom.kernels.noise import uniform_at
+from drawloom.models.hash_lm import HashLM
 
-RECIPES = ("llada", "dream", "fast-dllm", "fast-dllm-factor")
-
-
-@dataclass
-class Books:
-    """K/V of HashLM at every position, as of the forward that computed it last."""
-
-    model: HashLM
-    pairs: torch.Tensor
-    deep: torch.Tensor
-
-    def forward(self, tokens: list[int], places: list[int]) -> torch.Tensor:
-        """Recompute `places`; logits [len(tokens), V], right for those places."""
-        position = torch.arange(len(tokens))
-        self.pairs[places] = self.model.pair(position, torch.tensor(tokens))[places]
-        self.deep[places] = mix(self.pairs.sum() + position * GOLD)[places]
-        return self.model.logits(self.deep.sum().expand(len(tokens)), position)
+RECIPES = ("llada", "dream", "dream-origin", "fast-dllm", "fast-dllm-factor")
 
 
 def naive(model: HashLM, prompt: list[int], sampling: Sampling, seed: int, name: str, params: dict[str, Any]) -> tuple[list[int], int]:
@@ -36,7 +21,8 @@ def naive(model: HashLM, prompt: list[int], sampling: Sampling, seed: int, name:
     mask, limit = model.info.vocab_size - 1, len(prompt) + sampling.max_tokens
     ends = () if sampling.ignore_eos else model.info.eos_token_ids
     canvas = [*prompt, *[mask] * sampling.max_tokens]
-    shift, size, forwards = int(name == "dream"), params.get("block", 1 << 20), 0
+    shift, size, forwards = int(name.startswith("dream")), params.get("block", 1 << 20), 0
+    chance = {p: lot(seed, p) for p in range(limit)}
     for start in range(len(prompt), limit, size):
         stop, age, books = (
             min(start + size, limit),
@@ -50,15 +36,21 @@ def naive(model: HashLM, prompt: list[int], sampling: Sampling, seed: int, name:
             else:
                 places = list(range(start - shift, limit if cache == "prefix" else stop))
             logits = books.forward(canvas, places)
+            if scale := params.get("guidance"):
+                bare = Books(model, torch.zeros_like(books.pairs), torch.zeros_like(books.deep))
+                without = bare.forward([mask] * len(prompt) + canvas[len(prompt) :], places)
+                logits = without + (scale + 1) * (logits - without)
             logits[:, mask] = float("-inf")
             open_ = [p for p in range(start, stop) if canvas[p] == mask]
             picks = {p: choose(logits[p - shift], sampling, [], 0, seed, 0, p) for p in open_}
             probs = {p: logits[p - shift].softmax(0) for p in open_}
-            sure = {p: float(probs[p][picks[p]]) for p in open_}
+            sure = {p: float((logits[p - shift][picks[p]] - logits[p - shift].logsumexp(0)).exp()) for p in open_}
             if params.get("score") == "margin":
                 sure = {p: float(probs[p].topk(2).values.diff().abs()) for p in open_}
             if name == "dream" and params.get("score", "neg_entropy") == "neg_entropy":
                 sure = {p: float((probs[p] * probs[p].log()).nan_to_num(0).sum()) for p in open_}
+            if params.get("score") == "random" or name == "dream-origin":
+                sure = {p: chance[p] for p in open_}
             for p in revealed(name, params, sure, age):
                 canvas[p] = picks[p]
             age, forwards = age + 1, forwards + 1
@@ -69,11 +61,20 @@ def naive(model: HashLM, prompt: list[int], sampling: Sampling, seed: int, name:
     return canvas[len(prompt) :], forwards
 
 
+def lot(seed: int, position: int) -> float:
+    """The number that the documented stream gives this position of the first sample."""
+    one = torch.tensor([position])
+    return float(uniform_at(one * 0 + seed, one * 0, one).float())
+
+
 def revealed(name: str, params: dict[str, Any], sure: dict[int, float], age: int) -> list[int]:
     order = sorted(sure, key=lambda p: (-sure[p], p))
     if name == "llada":
         size, steps = params["block"], params["steps"]
         return order[: size // steps + (age < size % steps)]
+    if name == "dream-origin":
+        steps = params["steps"]
+        return [p for p in order if age >= steps - 1 or sure[p] >= 1 - (age + 1) * (1 - 1e-3) / steps]
     if name == "dream":
         steps, eps = params["steps"], 1e-3
         t, s = (1 - k * (1 - eps) / steps for k in (age, age + 1))
@@ -91,7 +92,10 @@ def revealed(name: str, params: dict[str, Any], sure: dict[int, float], age: int
 def some_params(name: str, rng: random.Random) -> dict[str, Any]:
     block = rng.choice([4, 8, 32])
     if name == "llada":
-        return {"block": block, "steps": rng.randrange(1, block + 1)}
+        asked = {"score": rng.choice(["max_probability", "random"]), "guidance": rng.choice([0.0, 0.0, 0.5, 2.0])}
+        return {"block": block, "steps": rng.randrange(1, block + 1), **asked}
+    if name == "dream-origin":
+        return {"steps": rng.randrange(1, 40)}
     if name == "dream":
         return {"steps": rng.randrange(1, 40), "score": rng.choice(["neg_entropy", "margin", "max_probability"])}
     cache = rng.choice(["none", "prefix", "dual"])

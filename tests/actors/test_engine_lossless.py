@@ -16,7 +16,7 @@ DIFFUSION = {"block": 4, "buffer": 3, "threshold": 0.6, "open_at": 0.25}
 SQUEEZES = {
     "roomy": {},
     "chunked": {"prefill_rows": 5},
-    "preempting": {"num_pages": 24, "prefill_rows": 7},
+    "preempting": {"num_pages": 32, "prefill_rows": 7},
     "few at once": {"max_sequences": 3},
     "no sharing": {"share_prefix": False},
     "fixed shapes": {"pack": "padded"},

@@ -1,0 +1,121 @@
+"""Decoders of the zoo from their numbers, which are checked here: what several rows of decoders/recipes.py share."""
+
+from typing import Any
+
+from drawloom.decoders import scores
+from drawloom.decoders.denoise import Denoise, Revise, Select, Window
+from drawloom.decoders.frontier import Frontier, Rules
+from drawloom.decoders.full_canvas import CACHES, FullCanvas
+from drawloom.decoders.guided import Guided
+from drawloom.decoders.scores import SCORES
+from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
+from drawloom.decoders.sub_blocks import SubBlocks
+from drawloom.decoders.tree_drafters import jacobi_blocks, lookahead
+from drawloom.decoders.trees import TreeVerify
+from drawloom.errors import SettingError
+from drawloom.settings import nearest
+
+SUB_CACHES = ("none", "sub")
+ESTIMATES = ("entropy", "margin")
+WHOLE = 1 << 20  # a block that no canvas fills: all positions are open at once
+
+
+def window(mask: int, block: int, buffer: int, open_at: float, semi_at: float, stable_at: float = 0.0) -> dict[str, Any]:
+    at_least(1, block=block, buffer=buffer)
+    return {"window": Window(block, buffer, open_at, semi_at, stable_at), "mask_token": mask}
+
+
+def single(mask: int, block: int) -> dict[str, Any]:
+    """A window of one; the second slot lets a settled block's rows ride beside the next block's."""
+    return window(mask, block, 2, 1.0, 1.0)
+
+
+def one_block(mask: int, block: int, select: Select, score: str = "max_probability", revise: Revise | None = None) -> Denoise:
+    """One block at a time."""
+    return Denoise(**single(mask, block), score=score_named(score), select=select, revise=revise)
+
+
+def canvas(
+    mask: int, block: int, select: Select, score: str = "max_probability", cache: str = "none", *, shifted: bool = False
+) -> FullCanvas:
+    at_least(1, block=block)
+    if cache not in CACHES:
+        raise SettingError(f"cache {cache!r} is unknown; {nearest(cache, list(CACHES))}")
+    return FullCanvas(block, score_named(score), select, mask, cache, shifted=shifted)
+
+
+def score_named(name: str) -> Any:
+    if name not in SCORES:
+        raise SettingError(f"score {name!r} is unknown; {nearest(name, list(SCORES))}")
+    return SCORES[name]
+
+
+def forced(block: int, blocks: int, spawn: float, pool: int, width: int) -> TreeVerify:
+    at_least(1, block=block, blocks=blocks, width=width)
+    at_least(0, pool=pool)
+    return TreeVerify(jacobi_blocks(block, blocks, spawn, pool, width))
+
+
+def looking_ahead(window: int, ngram: int, guesses: int, pool: int) -> TreeVerify:
+    at_least(1, window=window, guesses=guesses, pool=pool)
+    at_least(2, ngram=ngram)
+    return TreeVerify(lookahead(window, ngram, guesses, pool))
+
+
+def steps_of(steps: int, block: int) -> int:
+    """Forwards of a block; 0 means one for each of its positions."""
+    if not 0 <= steps <= block:
+        raise SettingError(f"steps is {steps}; 1 to {block} (the block), or 0 for {block}")
+    return steps or block
+
+
+def count(**value: int) -> int:
+    """The one value, which must be at least 1."""
+    at_least(1, **value)
+    return next(iter(value.values()))
+
+
+def at_least(least: int, /, **values: int) -> None:
+    for name, value in values.items():
+        if value < least:
+            raise SettingError(f"{name} is {value}, at least {least} is needed")
+
+
+def dmax(window: dict[str, Any], threshold: float, sure: float, steps: int) -> Denoise:
+    revise = scores.repredict(sure, steps_of(steps, window["window"].block), soft=True)
+    return Denoise(**window, score=SCORES["max_probability"], select=scores.contiguous(threshold), revise=revise)
+
+
+def llada(mask: int, shifted: bool, block: int, steps: int, score: str, guidance: float) -> FullCanvas:
+    plain = canvas(mask, block, scores.static(block, steps_of(steps, block)), score, shifted=shifted)
+    if guidance < 0:
+        raise SettingError(f"guidance is {guidance}, at least 0 is needed (0: none)")
+    return Guided(plain, guidance) if guidance else plain
+
+
+def d3llm(mask: int, shifted: bool, rules: Rules) -> Frontier:
+    at_least(1, block=rules.block, refresh=rules.refresh)
+    return Frontier(rules, mask, shifted=shifted)
+
+
+def sub_blocks(mask: int, block: int, sub: int, threshold: float, cache: str) -> SubBlocks:
+    at_least(1, block=block, sub=sub)
+    if block % sub:
+        raise SettingError(f"sub is {sub}; it must divide the block of {block}")
+    if cache not in SUB_CACHES:
+        raise SettingError(f"cache {cache!r} is unknown; {nearest(cache, list(SUB_CACHES))}")
+    return SubBlocks(block, sub, SCORES["max_probability"], scores.above_or_best(threshold), mask, cached=cache == "sub")
+
+
+def s2d2(mask: int, block: int, threshold: float, estimate: str, policy: Policy, sharpness: float) -> SelfVerify:
+    at_least(1, block=block)
+    if estimate not in ESTIMATES:
+        raise SettingError(f"estimate {estimate!r} is unknown; {nearest(estimate, list(ESTIMATES))}")
+    hope = by_entropy(sharpness) if estimate == "entropy" else by_margin(0.05)
+    return SelfVerify(block, scores.threshold(threshold), hope, policy, mask)
+
+
+def dynamic_cost(cost_of: str) -> bool:
+    if cost_of not in ("static", "dynamic"):
+        raise SettingError(f"cost_of {cost_of!r} is unknown; {nearest(cost_of, ['static', 'dynamic'])}")
+    return cost_of == "dynamic"

@@ -1,0 +1,129 @@
+"""d3LLM's decoding equals a plain version with books of its own: what each forward recomputed, revealed and kept."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from canvas_books import Books
+from oracles import choose
+from rig import engine, ids, request, run
+
+from drawloom.actors.request import Sampling
+from drawloom.decoders import recipes
+from drawloom.decoders.frontier import Frontier
+from drawloom.decoders.recipes import Recipe, build
+from drawloom.models.hash_lm import HashLM
+
+
+def naive(model: HashLM, prompt: list[int], sampling: Sampling, seed: int, params: dict[str, Any], shift: int = 0) -> tuple[list[int], int]:
+    """Text and number of forwards."""
+    mask, start, limit, size = model.info.vocab_size - 1, len(prompt), len(prompt) + sampling.max_tokens, params["block"]
+    ends = () if sampling.ignore_eos else model.info.eos_token_ids
+    canvas = [*prompt, *[mask] * sampling.max_tokens]
+    books = Books(model, torch.zeros(limit, dtype=torch.int64), torch.zeros(limit, dtype=torch.int64))
+    blocks = [range(at, min(at + size, limit)) for at in range(start, limit, size)]
+    waited, taken, age = [0] * len(blocks), 0, 0
+
+    def progress(k: int) -> float:
+        return 1.0 if k < 0 else sum(canvas[p] != mask for p in blocks[k]) / len(blocks[k])
+
+    while True:
+        if taken < len(blocks) and (taken == 0 or progress(taken - 1) >= params["open_at"]):
+            taken += 1
+        full = leading(progress(k) == 1 for k in range(len(blocks)))
+        rested = leading(progress(k) == 1 and waited[k] >= params["delay"] for k in range(len(blocks)))
+        kept = 0 if age < params["delay"] else min(start + rested * size, limit)
+        whole = params["delay"] < 0 or min(start + full * size, limit) > kept or age % params["refresh"] == 0
+        logits = books.forward(canvas, list(range(0 if whole else max(0, kept - shift), limit)))
+        logits[:, mask] = -torch.inf
+        open_ = [p for block in blocks[:taken] for p in block if canvas[p] == mask]
+        picks = {p: choose(logits[p - shift], sampling, [], 0, seed, 0, p) for p in open_}
+        probs = {p: logits[p - shift].softmax(0) for p in open_}
+        entropy = {p: -float((probs[p] * probs[p].log()).nan_to_num(0).sum()) for p in open_}
+        shown = {p for p in open_ if entropy[p] <= params["threshold"]} | {min(open_, key=lambda p: (entropy[p], p))}
+        for k in range(taken):
+            if progress(k - 1) >= params["full_at"] and progress(k) < 1:
+                own = [p for p in blocks[k] if p in entropy]
+                if not shown & set(own):
+                    shown.add(min(own, key=lambda p: (entropy[p], p)))
+                break
+        waited = [waited[k] + 1 if progress(k) == 1 else 0 for k in range(len(blocks))]
+        for p in shown:
+            canvas[p] = picks[p]
+        age += 1
+        found = [p for p in range(start, limit) if canvas[p] in ends]
+        if found:
+            canvas[found[0] :] = [canvas[found[0]]] * (limit - found[0])
+        text = canvas[start:]
+        known = text[: text.index(mask)] if mask in text else text
+        if hit := [k for k, token in enumerate(known) if token in ends]:
+            return known[: hit[0]], age
+        if len(known) == limit - start:
+            return known, age
+
+
+def leading(flags: Any) -> int:
+    count = 0
+    for flag in flags:
+        if not flag:
+            return count
+        count += 1
+    return count
+
+
+def some(number: int) -> tuple[list[int], dict[str, Any], Any]:
+    rng = random.Random(f"d3llm {number}")
+    prompt = [rng.randrange(62) for _ in range(rng.randrange(1, 40))]
+    params = {
+        "block": rng.choice([4, 8, 32]), "threshold": rng.choice([0.2, 1.0, 2.5]), "open_at": rng.choice([0.1, 0.5, 1.0]),
+        "full_at": rng.choice([0.5, 0.95]), "delay": rng.choice([-1, 0, 1, 2, 4]), "refresh": rng.choice([3, 7, 10000]),
+    }  # fmt: skip
+    one = request(
+        f"d3llm-{number}", prompt, "d3llm", number, params,
+        max_tokens=rng.randrange(1, 60), temperature=rng.choice([0.0, 0.8]), ignore_eos=number % 3 == 0,
+    )  # fmt: skip
+    return prompt, params, one
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_equals_its_books(number: int) -> None:
+    prompt, params, one = some(number)
+    model = HashLM(number)
+    done = run(engine(model), [one])[one.id]
+    assert (ids(done), done.stats.forwards) == naive(model, prompt, one.sampling, number, params)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_with_shifted_logits(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for Dream: row i predicts position i + 1."""
+    prompt, params, one = some(number)
+    found = recipes.RECIPES["d3llm"]
+    monkeypatch.setitem(recipes.RECIPES, "d3llm-dream", Recipe(found.make, "", "", found.model, lossless=False, shifted=True))
+    model = HashLM(number)
+    done = run(engine(model), [replace(one, decoder="d3llm-dream")])[one.id]
+    assert (ids(done), done.stats.forwards) == naive(model, prompt, one.sampling, number, params, shift=1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_pages": 60}, {"pack": "padded"}], ids=["many pages", "preempting", "fixed shapes"])
+def test_in_any_company_the_same_text(settings: dict[str, Any]) -> None:
+    model = HashLM(4)
+    asked = [some(number)[2] for number in range(12)] + [request(f"ar-{k}", [5, 6, k], "ar", k, max_tokens=30) for k in range(3)]
+    together = run(engine(model, **settings), asked)
+    for one in asked:
+        assert ids(together[one.id]) == ids(run(engine(model), [one])[one.id]), one.id
+
+
+def test_a_kept_cache_recomputes_less() -> None:
+    """The same text length, fewer rows; and a delay that never ends recomputes everything."""
+    sampling = {"max_tokens": 64, "temperature": 0.0, "ignore_eos": True}
+    params = {"block": 8, "threshold": 0.0, "open_at": 1.0}
+    rows = {}
+    for delay in (-1, 0):
+        done = run(engine(HashLM(1)), [request("x", [1] * 40, "d3llm", params={**params, "delay": delay}, **sampling)])["x"]
+        assert len(ids(done)) == 64
+        rows[delay] = done.stats.rows / done.stats.forwards
+    assert rows[-1] == 104
+    assert rows[0] < 80
+    assert isinstance(build("d3llm", {}, 63), Frontier)

@@ -1,0 +1,139 @@
+"""Diffusion checkpoints whose own classes are remote code: their files, as those classes write them, give the same logits here."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from drawloom.errors import SettingError
+from drawloom.kernels.attention import FULL
+from drawloom.models.diffusion import FAMILIES
+from drawloom.models.load import load_model
+from drawloom.models.settings import ModelSettings
+
+SHAPE = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 128, "tie_word_embeddings": False, "eos_token_id": 3,
+}  # fmt: skip
+LLADA = {
+    "model_type": "llada", "architectures": ["LLaDAModelLM"], "d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4,
+    "mlp_hidden_size": 48, "vocab_size": 60, "embedding_size": 64, "max_sequence_length": 128, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
+    "include_bias": False, "include_qkv_bias": False, "weight_tying": False, "mask_token_id": 62, "eos_token_id": 3, "pad_token_id": 3,
+    "auto_map": {"AutoModelForCausalLM": "modeling_llada.LLaDAModelLM"}, "block_type": "llama", "activation_type": "silu",
+}  # fmt: skip
+TEXT = [7, 9, 3, 41, 22, 60, 1, 17, 62, 62]
+
+
+def written(folder: Path, family: str, **more: Any) -> torch.nn.Module:
+    """Write a random checkpoint as the family's own code does; returns the same weights in a class of transformers."""
+    torch.manual_seed(0)
+    if family == "llada":
+        network: Any = LlamaForCausalLM(
+            LlamaConfig(**{**SHAPE, "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "rope_parameters": rope(500000.0)})
+        )
+        config = {**LLADA, **more}
+        weights = {as_llada(name): weight for name, weight in network.state_dict().items()}
+    elif family == "sdar":
+        network = Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=8, rope_parameters=rope(1e6)))
+        config = {**SHAPE, "head_dim": 8, "rope_theta": 1e6, "block_size": 4, "mask_token_id": 62, "fuse_cross_entropy": True, **more}
+        weights = network.state_dict()
+    else:
+        network = Qwen2ForCausalLM(Qwen2Config(**SHAPE, rope_parameters=rope(1e6)))
+        own = {"bd_size": 4} if family == "Fast_dLLM_Qwen" else {"mask_token_id": 62}
+        config = {**SHAPE, "rope_theta": 1e6, **own, **more}
+        weights = network.state_dict()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.normal_(0, 0.2)
+    config |= {"model_type": family, "auto_map": {"AutoModel": "modeling.Anything"}, "torch_dtype": "float32"}
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": {"61": {"content": "|<MASK>|"}}}))
+    save_file({name: weight.clone().contiguous() for name, weight in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    return network.eval()
+
+
+def rope(theta: float) -> dict[str, Any]:
+    return {"rope_type": "default", "rope_theta": theta}
+
+
+def as_llada(name: str) -> str:
+    own = {"self_attn.o_proj": "attn_out", "mlp.gate_proj": "ff_proj", "mlp.up_proj": "up_proj", "mlp.down_proj": "ff_out"}
+    own |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ff_norm"}
+    own |= {f"self_attn.{one}_proj": f"{one}_proj" for one in "qkv"}
+    top = {"model.embed_tokens.weight": "wte", "model.norm.weight": "ln_f", "lm_head.weight": "ff_out"}
+    if name in top:
+        return f"model.transformer.{top[name]}.weight"
+    found = re.fullmatch(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)", name)
+    assert found is not None
+    return f"model.transformer.blocks.{found[1]}.{own[found[2]]}.{found[3]}"
+
+
+def own_logits(network: Any, block: int) -> torch.Tensor:
+    """[T, V] of transformers' own eager attention under a block-causal mask."""
+    position = torch.arange(len(TEXT))
+    seen = position[None, :] // block <= position[:, None] // block
+    mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
+    network.set_attn_implementation("eager")
+    with torch.inference_mode():
+        return network(input_ids=torch.tensor([TEXT]), attention_mask=mask, use_cache=False).logits[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "block", "shifted", "mask"),
+    [("sdar", 4, False, 62), ("Fast_dLLM_Qwen", 4, True, 61), ("Dream", FULL, True, 62), ("llada", FULL, False, 62)],
+)
+def test_logits_equal_those_of_their_layers(family: str, block: int, shifted: bool, mask: int, tmp_path: Path, drive: Any) -> None:
+    network = written(tmp_path / family, family)
+    model = load_model(ModelSettings(name=str(tmp_path / family)))
+    assert (model.info.block_tokens, model.info.shifted, model.info.mask_token_id) == (block, shifted, mask)
+    assert model.info.eos_token_ids == (3,)
+    driver = drive(model, 20, 4)
+    see = [min(len(TEXT), (row // block + 1) * block) for row in range(len(TEXT))]
+    got = driver.step({0: TEXT}, see={0: see})[0]
+    torch.testing.assert_close(got, own_logits(network, block), atol=2e-4, rtol=1e-4)
+
+
+def test_llada_weights_under_the_names_of_llama(tmp_path: Path, drive: Any) -> None:
+    """As conversions for other engines name them."""
+    network = written(tmp_path / "x", "llada")
+    save_file(
+        {name: weight.contiguous() for name, weight in network.state_dict().items()}, tmp_path / "x/model.safetensors", {"format": "pt"}
+    )
+    got = drive(load_model(ModelSettings(name=str(tmp_path / "x"))), 20, 4).step({0: TEXT}, see={0: [len(TEXT)] * len(TEXT)})[0]
+    torch.testing.assert_close(got, own_logits(network, FULL), atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "missing", "told"),
+    [
+        ("sdar", "mask_token_id", "no mask_token_id"),
+        ("sdar", "block_size", "no block_size"),
+        ("Fast_dLLM_Qwen", "bd_size", "no bd_size"),
+        ("Dream", "mask_token_id", "no mask_token_id"),
+    ],
+)
+def test_nothing_that_was_trained_in_is_guessed(family: str, missing: str, told: str, tmp_path: Path) -> None:
+    written(tmp_path / "x", family, **{missing: None})
+    with pytest.raises(SettingError, match=told):
+        load_model(ModelSettings(name=str(tmp_path / "x")))
+
+
+def test_a_mask_that_only_the_tokenizer_knows(tmp_path: Path) -> None:
+    written(tmp_path / "x", "Fast_dLLM_Qwen")
+    (tmp_path / "x/tokenizer_config.json").write_text("{}")
+    with pytest.raises(SettingError, match=r"\|<MASK>\|"):
+        load_model(ModelSettings(name=str(tmp_path / "x")))
+
+
+@pytest.mark.parametrize("family", ["llada2_moe", "wedlm"])
+def test_families_that_cannot_run_are_refused_by_name(family: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(SettingError, match=f"'{family}' cannot run here") as caught:
+        load_model(ModelSettings(name=str(tmp_path)))
+    assert all(name in str(caught.value) for name in FAMILIES)
