@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from drawloom.settings import Settings
 
@@ -30,6 +30,7 @@ class Sampling(Settings):
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    max_repeats: int = Field(default=0, ge=0, description="a text ends when one token comes so many times in a row; 0: never")
     logprobs: int | None = Field(
         default=None, ge=0, le=MAX_TOP_LOGPROBS, description="alternatives a token; 0 gives the token's own; null gives none"
     )
@@ -53,12 +54,6 @@ class Sampling(Settings):
         if wrong := [token for token, bias in value.items() if not -100.0 <= bias <= 100.0 or token < 0]:
             raise ValueError(f"token {wrong[0]}: a bias lies between -100 and 100 and a token id is not negative")
         return value
-
-    @model_validator(mode="after")
-    def _greedy_has_one_answer(self) -> "Sampling":
-        if self.temperature == 0.0 and self.n > 1:
-            raise ValueError(f"temperature 0 gives {self.n} equal samples; set n=1 or a temperature above 0")
-        return self
 
 
 @dataclass(frozen=True)
@@ -100,7 +95,7 @@ class Sample:
     index: int
     token_ids: tuple[int, ...]  # without the stop token; a stop string is cut from `text`, its tokens stay
     text: str
-    finish_reason: str  # "stop" | "length"
+    finish_reason: str  # "stop" | "length" | "repetition"
     stop_reason: str | int | None  # the stop string or stop token id that ended it; None for end-of-text and length
     cumulative_logprob: float
     logprobs: tuple[tuple[TokenLogprob, ...], ...] | None  # per token: the token itself first, then the alternatives

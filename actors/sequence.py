@@ -63,6 +63,7 @@ class Sequence:
     logprobs: list[float] = field(default_factory=list)
     alternatives: dict[int, Alternatives] = field(default_factory=dict)  # by absolute position
     reveals: list[Reveal] = field(default_factory=list)
+    repeats: int = 0  # how often the last token has come in a row
     finish: tuple[str, str | int | None] | None = None
     admitted_s: float = 0.0
     first_token_s: float = 0.0
@@ -97,6 +98,7 @@ class Sequence:
         self.logprobs.clear()
         self.alternatives.clear()
         self.reveals.clear()
+        self.repeats = 0
         if self.request.sampling.stop:
             assert self.stops is not None
             self.stops = StopStrings(self.stops.stops, self.stops.text)
@@ -108,10 +110,15 @@ class Sequence:
                 stop = token if token in self.request.sampling.stop_token_ids else None
                 self.finish = ("stop", stop)
                 return taken
+            again = len(self.tokens) > self.prompt_len and token == self.tokens[-1]
+            self.repeats = self.repeats + 1 if again else 1
             self.tokens.append(token)
             self.logprobs.append(logprob)
             if self.stops is not None and (stop_string := self.stops.feed(token)) is not None:
                 self.finish = ("stop", stop_string)
+                return taken
+            if self.repeats == self.request.sampling.max_repeats:
+                self.finish = ("repetition", None)
                 return taken
             if len(self.tokens) >= self.limit:
                 self.finish = ("length", None)

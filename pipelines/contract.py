@@ -103,6 +103,7 @@ CONTRACT: dict[str, Kind] = {
     "stop": Kind("text or a list of text", _list_of(_text), _are_texts),
     "stop_token_ids": _TOKENS,
     "ignore_eos": Kind("true or false", pa.types.is_boolean, lambda value: isinstance(value, bool), "boolean", pa.bool_()),
+    "max_repeats": _INTEGER,
     "logprobs": _INTEGER,
     "n": _INTEGER,
     "decoder": _TEXT,

@@ -35,7 +35,7 @@ def test_flags_go_before_the_file(tmp_path: Path) -> None:
         ("columns: {promt: text}", "did you mean 'prompt'?"),
         ("replicas: 0", "replicas: Input should be greater than or equal to 1 (got 0)"),
         ("seed: -1", "seed: Input should be greater than or equal to 0"),
-        ("sampling: {temperature: 0, n: 2}", "temperature 0 gives 2 equal samples"),
+        ("sampling: {max_repeats: -1}", "max_repeats: Input should be greater than or equal to 0"),
         ("progress: loud", "progress: Input should be 'auto', 'bar', 'lines' or 'none'"),
         ("- a\n- b", "holds list, but a mapping of settings is needed"),
         ("a: [", "cannot be read as a YAML file"),

@@ -182,7 +182,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "x", "logit_bias": '{"a": 1}'}, "invalid_sampling", "logit_bias"),
     ({"prompt": "x", "logit_bias": "[1, 2]"}, "invalid_sampling", "{token id: bias} is needed"),
     ({"prompt": "x", "logit_bias": '{"1": 200}'}, "invalid_sampling", "a bias lies between -100 and 100"),
-    ({"prompt": "x", "n": 2, "temperature": 0.0}, "invalid_sampling", "temperature 0 gives 2 equal samples"),
+    ({"prompt": "x", "max_repeats": -2}, "invalid_sampling", "max_repeats: Input should be greater than or equal to 0"),
     ({"prompt": "x", "n": 1000}, "invalid_sampling", "n: Input should be less than or equal to 128"),
     ({"prompt": "x", "logprobs": 21}, "invalid_sampling", "less than or equal to 20"),
     ({"prompt": "x", "seed": -1}, "invalid_seed", "seed is -1; it lies between 0 and 18446744073709551615"),
