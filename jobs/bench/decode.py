@@ -54,9 +54,13 @@ ZOO_CURVES = (
     Curve("tiny-ar", "ar", {}),
     Curve("tiny-ar", "lookup", {}),
     Curve("tiny-ar", "jacobi", {"width": 16}),
+    Curve("tiny-ar", "jacobi-forcing", {}),
+    Curve("tiny-ar", "lookahead", {}),
     Curve("tiny-jf", "ar", {}),
     Curve("tiny-jf", "jacobi", {"width": 16}),
+    Curve("tiny-jf", "jacobi-forcing", {}),
     Curve("tiny-bd", "block", {}, "threshold", THRESHOLDS),
+    Curve("tiny-bd", "s2d2", {}, "threshold", THRESHOLDS),
     Curve("tiny-bd", "multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
     Curve("tiny-mbd", "block", {}, "threshold", THRESHOLDS),
     Curve("tiny-mbd", "multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
@@ -97,7 +101,7 @@ def run_decode(curves: Sequence[Curve], tasks: Sequence[Task], batch: int, zoo: 
     for curve in curves:
         name = str(zoo / curve.model) if zoo else curve.model
         if name not in engines:
-            engines = {name: _engine(name, batch)}  # one model in memory at a time
+            engines = {name: engine_and_text(name, batch)}  # one model in memory at a time
         for params in curve.points():
             record = {"curve": curve.name, "model": curve.model, "recipe": curve.recipe, "params": params}
             record |= measure(*engines[name], tasks, curve.recipe, params) | where
@@ -160,7 +164,8 @@ def lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
     return (json.dumps(record) for record in records)
 
 
-def _engine(name: str, batch: int) -> tuple[Engine, Any]:
+def engine_and_text(name: str, batch: int) -> tuple[Engine, Any]:
+    """A model's engine for `batch` sequences at once, and its tokenizer."""
     settings = ModelSettings(name=name)
     engine = build_engine(settings, EngineSettings(max_sequences=batch, share_prefix=False))
     assert isinstance(engine, Engine)

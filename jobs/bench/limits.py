@@ -69,7 +69,7 @@ def limits(machine: Machine, network: Network, workload: Workload, num_tokens: i
 
 def hardware(load: float) -> dict[str, Any]:
     """Where a number was measured, and how busy the machine was before (`load`: processes that wanted to run, average of a minute)."""
-    found = {"cpu": _cpu_name(), "threads": torch.get_num_threads(), "load_before": round(load, 2)}
+    found = {"cpu": cpu_name(), "threads": torch.get_num_threads(), "load_before": round(load, 2)}
     return {**found, "python": platform.python_version(), "packages": _packages()}
 
 
@@ -89,7 +89,7 @@ def _best(work: Callable[[], Any], tries: int = 5) -> float:
     return min(once() for _ in range(tries))
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

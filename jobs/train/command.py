@@ -96,6 +96,20 @@ def zoo(
     zoo(output, threads)
 
 
+@app.command()
+def publish(
+    zoo: Annotated[Path, typer.Argument(help="folder that `drawloom train zoo` filled")],
+    target: Annotated[Path, typer.Argument(help="folder for the models and their cards")],
+    rows: Annotated[int, typer.Option(min=1, help="held-out tasks to measure each on")] = 500,
+    seed: int = 7,
+) -> None:
+    """Copy the zoo's finished models without training state, each with a model card."""
+    from drawloom.jobs.train.card import publish
+
+    for name in publish(zoo, target, rows, seed):
+        typer.echo(f"{target / name}")
+
+
 def _run(train: Callable[[Any], None], settings: Any, data: str, output: str, base: str, given: list[str] | None) -> None:
     from drawloom.jobs.train.loop import is_done
     from drawloom.jobs.train.workers import run

@@ -67,7 +67,8 @@ def fit(settings: TrainSettings, network: Any, source: Iterator[Packed], loss_of
         tokens, losses = tokens + int((batch.document >= 0).sum()), [*losses, loss.item()]
         if (step + 1) % settings.log_every == 0 or step + 1 == settings.steps:
             passed = time.perf_counter() - started
-            _log(folder, {"step": step + 1, "loss": sum(losses) / len(losses), "norm": float(norm), "tokens_per_s": round(tokens / passed)})
+            record = {"step": step + 1, "loss": sum(losses) / len(losses), "norm": float(norm), "tokens_per_s": round(tokens / passed)}
+            _log(folder, {**record, "seconds": round(passed, 1)})
             started, tokens, losses = time.perf_counter(), 0, []
         if (step + 1) % settings.save_every == 0 or step + 1 == settings.steps:
             _save(folder, step + 1, trainee, optimizer)

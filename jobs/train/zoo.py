@@ -20,6 +20,13 @@ from drawloom.jobs.train.loop import is_done
 from drawloom.jobs.train.settings import BlockSettings, JacobiSettings, MultiBlockSettings, OnPolicySettings, TrainSettings
 from drawloom.jobs.train.tasks import write
 
+NATIVE: dict[str, tuple[str, dict[str, float]]] = {  # the recipe that each model was trained for
+    "tiny-ar": ("ar", {}),
+    "tiny-bd": ("block", {"threshold": 0.9}),
+    "tiny-mbd": ("multi-block", {"threshold": 0.9}),
+    "tiny-mbd-dmax": ("dmax-multi-block", {"threshold": 0.5}),
+    "tiny-jf": ("jacobi", {"width": 16}),
+}
 ROWS, OWN_ROWS, BLOCK, RANK = 400_000, 20_000, 8, 16
 COMMON = {"row_tokens": 256, "rows": 16, "save_every": 100}
 

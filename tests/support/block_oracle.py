@@ -1,12 +1,16 @@
 """The naive reference of every block recipe: one sequence, no cache, dictionaries and loops. A rule says what is revealed, another what
 is rewritten and when a block has settled."""
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from oracles import choose, hash_logits
 
 from drawloom.actors.request import Sampling
+from drawloom.decoders.denoise import Denoise
+from drawloom.decoders.recipes import RECIPES, build
 from drawloom.models.hash_lm import HashLM
 
 
@@ -88,7 +92,7 @@ class Blocks:
             self._activate(state, new)
 
     def _step(self, state: State, prompt_len: int, sampling: Sampling, seed: int) -> dict[int, tuple[list[int], list[int]]]:
-        mask, size = self.model.info.vocab_size - 1, self.block
+        mask, size = self.model.info.mask_token_id, self.block
         text = [state.canvas.get(p, mask) for p in range((max(state.status) + 1) * size)]
         weights = [state.weight.get(p, 1.0) for p in range(len(text))] if self.revision and self.revision.soft else None
         logits = hash_logits(self.model, text, lambda i, j: j // size <= i // size, weights)
@@ -220,3 +224,75 @@ def repredict(sure: float, steps: int) -> Revision:
         ),
         soft=True,
     )
+
+
+def oracle_of(name: str, model: HashLM, size: int, rng: random.Random) -> tuple[dict, Blocks]:
+    """Random parameters of a recipe, and its oracle with the same."""
+    tau, steps = rng.choice([0.2, 0.5, 0.8, 0.95]), rng.randrange(1, size + 1)
+    if name in ("block", "llada2"):
+        return {"threshold": tau}, Blocks(model, size, 2, threshold(tau))
+    if name == "block-static":
+        return {"per_step": steps}, Blocks(model, size, 2, lambda block: surest(block, steps))
+    if name == "sdar-static":
+        return {"steps": steps}, Blocks(model, size, 2, static(size, steps))
+    if name == "sdar-sequential":
+        return {"steps": steps}, Blocks(model, size, 2, sequential(size, steps))
+    if name == "sdar-dynamic":
+        return {"steps": steps, "threshold": tau}, Blocks(model, size, 2, dynamic(tau, size, steps))
+    if name == "sdar-entropy":
+        return {"bound": tau * 4}, Blocks(model, size, 2, entropy_bound(tau * 4))
+    if name == "llada2.1":
+        edit, post = rng.choice([0.0, 0.3, 0.7]), rng.choice([0, 1, 3, 16])
+        params = {"threshold": tau, "edit": edit, "post_steps": post}
+        return params, Blocks(model, size, 2, threshold(tau), revision=edits(edit, post))
+    sure = rng.choice([0.5, 0.9, 0.99])
+    if name == "dmax":
+        params = {"threshold": tau, "sure": sure, "steps": steps}
+        return params, Blocks(model, size, 2, contiguous(tau), revision=repredict(sure, steps))
+    window: dict[str, Any] = {"open_at": rng.choice([0.1, 0.5, 1.0]), "semi_at": rng.choice([0.25, 0.9])}
+    buffer = rng.randrange(1, 5)
+    if name == "multi-block":
+        return {"threshold": tau, "buffer": buffer, **window}, Blocks(model, size, buffer, threshold(tau), **window)
+    assert name == "dmax-multi-block"
+    window["stable_at"] = rng.choice([0.0, 0.5, 0.9])
+    params = {"threshold": tau, "sure": sure, "steps": steps, "buffer": buffer, **window}
+    return params, Blocks(model, size, buffer, contiguous(tau), revision=repredict(sure, steps), **window)
+
+
+BLOCK_RECIPES = [name for name, row in RECIPES.items() if row.diffusion and isinstance(build(name, {}, 63), Denoise)]
+
+
+def watch(machine, size: int) -> list[dict[int, tuple[list[int], list[int]]]]:
+    """Per step, what the engine's only sequence revealed and rewrote in each block, by comparing its canvas before and after."""
+    trace: list[dict[int, tuple[list[int], list[int]]]] = []
+    plan_of = machine.planner.plan
+
+    def plan(now):
+        out = plan_of(now)
+        group = out.groups[0]
+        if group is None:
+            return out
+        decoder, state = group.decoder, group.state
+        first = int(state.first[0])
+
+        def note(chosen, rewritten):
+            found = {}
+            for n in range(chosen.shape[1]):
+                both = chosen[0, n].nonzero()[:, 0].tolist(), rewritten[0, n].nonzero()[:, 0].tolist()
+                if any(both):
+                    found[first + n] = both
+            trace.append(found)
+
+        revised = decoder._revised
+
+        def spy(lines, state, picks, score, chosen):
+            result = revised(lines, state, picks, score, chosen)
+            note(chosen.unflatten(1, (-1, size)), result[0].unflatten(1, (-1, size)))
+            decoder._revised = revised
+            return result
+
+        decoder._revised = spy
+        return out
+
+    machine.planner.plan = plan
+    return trace

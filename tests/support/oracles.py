@@ -16,7 +16,10 @@ GOLD = -7046029254386353131
 def hash_logits(
     model: HashLM, tokens: Sequence[int], sees: Callable[[Tensor, Tensor], Tensor], weight: Sequence[float] | None = None
 ) -> Tensor:
-    """Logits [T, V] of every position when query i [T, 1] sees key j [1, T] iff sees(i, j), from nothing. weight: soft inputs."""
+    """Logits [T, V] of every position when query i [T, 1] sees key j [1, T] iff sees(i, j), from nothing. weight: soft inputs.
+    A real network (tiny.Plain) answers for itself."""
+    if not isinstance(model, HashLM):
+        return model.logits_from(tokens, sees, weight)
     position = torch.arange(len(tokens))
     visible = sees(position[:, None], position[None, :])
     pairs = model.pair(position, torch.tensor(tokens), None if weight is None else torch.tensor(weight))
@@ -85,7 +88,7 @@ class MultiBlock:
 
     def run(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> tuple[list[int], list[dict[int, list[int]]]]:
         """Generated tokens (cut at end and max_tokens) and, per step, the offsets revealed in each block."""
-        mask, size = self.model.info.vocab_size - 1, self.block
+        mask, size = self.model.info.mask_token_id, self.block
         limit = len(prompt) + sampling.max_tokens
         canvas = dict(enumerate(prompt))
         low = len(prompt) // size  # first block that is not cached

@@ -1,9 +1,11 @@
 """A small random network of the zoo's shape on disk, and what a plain forward of it says."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from drawloom.actors.engine import Engine
@@ -55,6 +57,28 @@ class Nothing:
 def plain(folder: str) -> Any:
     """The same weights with transformers' own eager attention."""
     return Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+class Plain:
+    """The network behind the naive references: every forward from nothing, in transformers' own attention."""
+
+    def __init__(self, folder: str) -> None:
+        self.info, self.network = load_model(ModelSettings(name=folder)).info, plain(folder)
+
+    @torch.no_grad()
+    def logits_from(self, tokens: Sequence[int], sees: Callable[[Tensor, Tensor], Tensor], weight: Sequence[float] | None) -> Tensor:
+        position = torch.arange(len(tokens))
+        seen = sees(position[:, None], position[None, :])
+        mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
+        embed = self.network.get_input_embeddings()
+        ids = torch.tensor(list(tokens))
+        own = embed(ids)
+        if weight is not None:  # a soft input: a mix of both embeddings, as long as their lengths mixed
+            share, other = torch.tensor(list(weight))[:, None], embed(torch.full_like(ids, self.info.mask_token_id))
+            mixed = share * own + (1 - share) * other
+            length = share * own.norm(dim=1, keepdim=True) + (1 - share) * other.norm(dim=1, keepdim=True)
+            own = torch.where(share == 1, own, mixed * length / mixed.norm(dim=1, keepdim=True))
+        return self.network(inputs_embeds=own[None], attention_mask=mask, use_cache=False).logits[0]
 
 
 @torch.no_grad()

@@ -19,7 +19,8 @@ def sayer(model: HashLM, sampling: Sampling, prompt_len: int, seed: int) -> Say:
         key = tuple(tokens)
         if key not in known:
             logits = hash_logits(model, key, lambda i, j: j <= i)[-1]
-            logits[model.info.mask_token_id] = -torch.inf
+            if model.info.mask_token_id is not None:
+                logits[model.info.mask_token_id] = -torch.inf
             known[key] = choose(logits, sampling, key, prompt_len, seed, 0, len(key))
         return known[key]
 

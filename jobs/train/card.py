@@ -1,0 +1,113 @@
+"""The zoo as it ships: each model's files, without its training state, and a card that says where it comes from and what it can do."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drawloom.errors import SettingError
+from drawloom.jobs.bench.decode import engine_and_text, held_out, measure
+from drawloom.jobs.bench.limits import cpu_name
+from drawloom.jobs.folders import made
+from drawloom.jobs.train.zoo import NATIVE, OWN_ROWS, ROWS
+
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
+WHAT = {
+    "tiny-ar": "A causal language model in the style of Qwen3, trained from nothing on synthetic tasks whose answers can be checked.",
+    "tiny-bd": "A block-diffusion model (blocks see those before them; a masked position predicts itself), adapted from `tiny-ar`: "
+    "BD3-LM's two views with complementary masks.",
+    "tiny-mbd": "`tiny-bd` post-trained with MultiTF (Multi-Block Diffusion LMs): noise groups of consecutive blocks, chain-uniform noise. "
+    "It decodes several unfinished blocks at once.",
+    "tiny-mbd-dmax": "`tiny-bd` post-trained on its own guesses (DMax's on-policy uniform training, in MultiTF's groups). It corrects what "
+    "it has filled in.",
+    "tiny-jf": "`tiny-ar` after Jacobi forcing on its own greedy answers: it reaches the same kind of text in fewer Jacobi iterations.",
+}
+
+
+DATA = {
+    "tasks.parquet": f"{ROWS:,} rows of `drawloom train tasks --seed 1`",
+    "own.parquet": f"greedy answers of `tiny-ar` to the first {OWN_ROWS:,} of the same prompts",
+}
+
+
+def publish(zoo: Path, target: Path, rows: int, seed: int) -> list[str]:
+    """Copy every finished model of `zoo` to `target` with a card; returns their names. Accuracy is that of `rows` held-out tasks.
+
+    Raises SettingError when no model is finished.
+    """
+    found = [name for name in NATIVE if (zoo / name / "config.json").is_file()]
+    if not found:
+        raise SettingError(f"{zoo} holds no finished model; train them with `drawloom train zoo {zoo}`")
+    for name in found:
+        folder = made(target / name)
+        for file in FILES:
+            if (zoo / name / file).is_file():
+                shutil.copyfile(zoo / name / file, folder / file)
+        recipe, params = NATIVE[name]
+        record = measure(*engine_and_text(str(folder), 16), held_out(rows, seed), recipe, params)
+        (folder / "README.md").write_text(card(name, zoo / name, record, rows, seed))
+    return found
+
+
+def card(name: str, trained: Path, record: Mapping[str, Any], rows: int, seed: int) -> str:
+    """The Markdown of a model card."""
+    told = json.loads((trained / "settings.json").read_text())
+    log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    recipe, params = NATIVE[name]
+    asked = " ".join([recipe, *(f"{key}={value}" for key, value in params.items())])
+    base = Path(told["base"]).name
+    kinds = "\n".join(f"| {task} | {share:.1f} % |" for task, share in record["accuracy_by_task"].items())
+    numbers = {key: told[key] for key in ("steps", "rows", "row_tokens", "learning_rate", "seed", "lora_rank") if key in told}
+    numbers |= {key: value for key, value in told.items() if key in ("block", "most", "masked", "fed_back", "width", "iterations")}
+    return f"""---
+license: apache-2.0
+library_name: transformers
+---
+# {name}
+
+{WHAT[name]}
+
+| | |
+|---|---|
+| base | {"random weights" if base == "fresh" else f"`{base}`"} |
+| data | {DATA.get(Path(told["data"]).name, Path(told["data"]).name)}; no held-out prompt among them |
+| recipe | {", ".join(f"{key} {value}" for key, value in numbers.items())} |
+| loss | {log[-1]["loss"]:.3f} over the last {told_steps(log)} steps |
+| time | {hours(log, told)} on two threads of {cpu_name()}, float32 |
+
+Answers to {rows} held-out tasks (seed {seed}), decoded with `{asked}` at temperature 0:
+
+| task | right |
+|---|---|
+| **all** | **{record["accuracy"]:.1f} %** |
+{kinds}
+
+{record["tpf"]:.2f} tokens per forward. `shuffle` counts any order that keeps the items.
+
+`drawloom train zoo DIR` trains it again; `--model {name} --decoder {recipe}` uses it. It knows these tasks and nothing else.
+"""
+
+
+def told_steps(log: list[dict[str, Any]]) -> int:
+    return log[-1]["step"] - (log[-2]["step"] if len(log) > 1 else 0)
+
+
+def hours(log: list[dict[str, Any]], told: Mapping[str, Any]) -> str:
+    """Wall-clock time of the logged steps, estimated from their speed where it was not written down."""
+    steps = {record["step"]: record for record in log}  # a resumed run logs some steps again
+    before, seconds = 0, 0.0
+    for step, record in sorted(steps.items()):
+        guessed = (step - before) * told["rows"] * told["row_tokens"] * 0.95 / max(1, record["tokens_per_s"])
+        seconds += record.get("seconds", guessed)
+        before = step
+    return f"{seconds / 3600:.1f} hours"

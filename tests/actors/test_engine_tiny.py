@@ -1,0 +1,100 @@
+"""On real networks each recipe equals its naive cache-free reference: the text, and what every forward revealed."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import tiny
+from block_oracle import BLOCK_RECIPES, oracle_of, watch
+from rig import ids, request, run
+from self_verify_oracle import Naive
+from tree_oracle import JacobiBlocks, Lookahead
+
+from drawloom.models.checkpoint import ZOO
+
+
+def networks(*names: str) -> list[str]:
+    """A random network, and those of the zoo that are there."""
+    return ["random", *(name for name in names if (ZOO / name / "config.json").is_file())]
+
+
+@pytest.fixture(scope="module")
+def at(tmp_path_factory: pytest.TempPathFactory):
+    """The folder of a network by name and kind."""
+    made: dict[tuple[str, int], str] = {}
+
+    def folder(name: str, block: int) -> str:
+        if name != "random":
+            return str(ZOO / name)
+        if (name, block) not in made:
+            made[name, block] = tiny.written(tmp_path_factory.mktemp("tiny") / "x", block=block)
+        return made[name, block]
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain_of():
+    """The reference network of a folder, loaded once."""
+    known: dict[str, tiny.Plain] = {}
+    return lambda folder: known.setdefault(folder, tiny.Plain(folder))
+
+
+def prompt_of(rng: random.Random, model: tiny.Plain) -> list[int]:
+    special = {*model.info.eos_token_ids, model.info.mask_token_id}
+    return [rng.choice([token for token in range(model.info.vocab_size) if token not in special]) for _ in range(rng.randrange(1, 30))]
+
+
+@pytest.mark.parametrize("where", networks("tiny-bd", "tiny-mbd", "tiny-mbd-dmax"))
+@pytest.mark.parametrize("name", BLOCK_RECIPES)
+@pytest.mark.parametrize("number", range(3))
+def test_block_recipes_step_by_step(where: str, name: str, number: int, at, plain_of) -> None:
+    rng = random.Random(f"{where} {name} {number}")
+    folder = at(where, (4, 8, 16)[number])
+    model = plain_of(folder)
+    size = model.info.block_tokens
+    params, naive = oracle_of(name, model, size, rng)
+    one = request("x", prompt_of(rng, model), name, number, params, max_tokens=rng.randrange(1, 40), temperature=(0.0, 0.8)[number % 2])
+    machine = tiny.engine_of(folder)
+    trace = watch(machine, size)
+    done = run(machine, [one])["x"]
+    want, want_trace = naive.run(one.prompt_token_ids, one.sampling, number)
+    assert trace == want_trace
+    assert ids(done) == want
+
+
+@pytest.mark.parametrize("where", networks("tiny-bd", "tiny-mbd"))
+@pytest.mark.parametrize("estimate", ["entropy", "margin"])
+@pytest.mark.parametrize("number", range(3))
+def test_self_verification_forward_by_forward(where: str, estimate: str, number: int, at, plain_of) -> None:
+    rng = random.Random(f"{where} {estimate} {number}")
+    folder = at(where, 8)
+    model = plain_of(folder)
+    params = {"threshold": 0.7, "on": 0.5, "cost": 0.5, "cost_of": "static", "estimate": estimate}
+    one = request("x", prompt_of(rng, model), "s2d2", number, params, max_tokens=rng.randrange(10, 40), temperature=(0.0, 0.8)[number % 2])
+    done = run(tiny.engine_of(folder), [one])["x"]
+    want, counts = Naive(model, "s2d2", {"block": model.info.block_tokens, **params}).run(one.prompt_token_ids, one.sampling, number)
+    assert ids(done) == want
+    assert done.stats.accepted == sum(counts)
+
+
+@pytest.mark.parametrize("where", networks("tiny-ar", "tiny-jf"))
+@pytest.mark.parametrize("name", ["jacobi-forcing", "lookahead"])
+@pytest.mark.parametrize("number", range(3))
+def test_tree_drafts_step_by_step(where: str, name: str, number: int, at, plain_of) -> None:
+    rng = random.Random(f"{where} {name} {number}")
+    folder = at(where, 0)
+    model = plain_of(folder)
+    params, naive = (
+        ({"window": 5, "ngram": 3, "guesses": 3, "pool": 20}, Lookahead(5, 3, 3, 20))
+        if name == "lookahead"
+        else ({"block": 8, "blocks": 2, "spawn": 0.5, "pool": 2, "width": 4}, JacobiBlocks(8, 2, 0.5, 2, 4))
+    )
+    one = request("x", prompt_of(rng, model), name, number, params, max_tokens=rng.randrange(10, 40), temperature=(0.0, 0.8)[number % 2])
+    done = run(tiny.engine_of(folder), [replace(one, trace=True)])["x"]
+    want, counts = naive.run(model, list(one.prompt_token_ids), one.sampling, number)
+    assert ids(done) == want
+    assert done.samples[0].reveals is not None
+    by_forward = Counter(reveal.final for reveal in done.samples[0].reveals)
+    assert [by_forward[forward] for forward in sorted(by_forward)] == counts
