@@ -11,12 +11,13 @@ from drawloom.decoders.scores import SCORES
 from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
 from drawloom.decoders.sub_blocks import SubBlocks
 from drawloom.decoders.tree_drafters import jacobi_blocks, lookahead
-from drawloom.decoders.trees import TreeVerify
+from drawloom.decoders.trees import TreeDrafter, TreeVerify
 from drawloom.errors import SettingError
 from drawloom.settings import nearest
 
 SUB_CACHES = ("none", "sub")
 ESTIMATES = ("entropy", "margin")
+MOST_ROWS, MOST_REMEMBERED = 1024, 1 << 16
 WHOLE = 1 << 20  # a block that no canvas fills: all positions are open at once
 
 
@@ -53,13 +54,24 @@ def score_named(name: str) -> Any:
 def forced(block: int, blocks: int, spawn: float, pool: int, width: int) -> TreeVerify:
     at_least(1, block=block, blocks=blocks, width=width)
     at_least(0, pool=pool)
-    return TreeVerify(jacobi_blocks(block, blocks, spawn, pool, width))
+    return tree(jacobi_blocks(block, blocks, spawn, pool, width), 2 * pool * (width + 1))
 
 
 def looking_ahead(window: int, ngram: int, guesses: int, pool: int) -> TreeVerify:
     at_least(1, window=window, guesses=guesses, pool=pool)
     at_least(2, ngram=ngram)
-    return TreeVerify(lookahead(window, ngram, guesses, pool))
+    return tree(lookahead(window, ngram, guesses, pool), pool * ngram)
+
+
+def tree(drafter: TreeDrafter, remembered: int) -> TreeVerify:
+    """A tree whose rows see one another through a table of rows x rows."""
+    if drafter.rows > MOST_ROWS:
+        raise SettingError(f"these parameters ask for {drafter.rows} rows a forward; at most {MOST_ROWS} are possible: draft less")
+    if remembered > MOST_REMEMBERED:
+        raise SettingError(
+            f"these parameters remember {remembered} tokens of each text; at most {MOST_REMEMBERED} are possible: lower pool"
+        )
+    return TreeVerify(drafter)
 
 
 def steps_of(steps: int, block: int) -> int:
@@ -95,6 +107,8 @@ def llada(mask: int, shifted: bool, block: int, steps: int, score: str, guidance
 
 def d3llm(mask: int, shifted: bool, rules: Rules) -> Frontier:
     at_least(1, block=rules.block, refresh=rules.refresh)
+    if not rules.open_at <= 1:
+        raise SettingError(f"open_at is {rules.open_at}; no block is ever more than full, so at most 1 is needed for the next one to open")
     return Frontier(rules, mask, shifted=shifted)
 
 

@@ -10,7 +10,7 @@ from drawloom.errors import SettingError
 from drawloom.jobs.bench.decode import engine_and_text, held_out, measure
 from drawloom.jobs.bench.limits import cpu_name
 from drawloom.jobs.folders import made
-from drawloom.jobs.train.zoo import NATIVE, OWN_ROWS, ROWS
+from drawloom.jobs.train.zoo import EVEN, EVEN_WEIGHTS, FIRST, NATIVE, OWN_ROWS
 
 FILES = (
     "config.json",
@@ -35,9 +35,27 @@ WHAT = {
 
 
 DATA = {
-    "tasks.parquet": f"{ROWS:,} rows of `drawloom train tasks --seed 1`",
+    "tasks.parquet": f"{FIRST['count']:,} rows of `drawloom train tasks --seed {FIRST['seed']}`",
+    "even.parquet": f"{EVEN['count']:,} rows of `drawloom train tasks --seed {EVEN['seed']} --weights "
+    f"{','.join(f'{kind}={weight:g}' for kind, weight in EVEN_WEIGHTS.items())}`",
     "own.parquet": f"greedy answers of `tiny-ar` to the first {OWN_ROWS:,} of the same prompts",
 }
+
+
+NUMBERS = (
+    "steps",
+    "rows",
+    "row_tokens",
+    "learning_rate",
+    "seed",
+    "lora_rank",
+    "block",
+    "most",
+    "masked",
+    "fed_back",
+    "width",
+    "iterations",
+)
 
 
 def publish(zoo: Path, target: Path, rows: int, seed: int) -> list[str]:
@@ -61,14 +79,10 @@ def publish(zoo: Path, target: Path, rows: int, seed: int) -> list[str]:
 
 def card(name: str, trained: Path, record: Mapping[str, Any], rows: int, seed: int) -> str:
     """The Markdown of a model card."""
-    told = json.loads((trained / "settings.json").read_text())
-    log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
     recipe, params = NATIVE[name]
-    asked = " ".join([recipe, *(f"{key}={value}" for key, value in params.items())])
-    base = Path(told["base"]).name
+    asked = " ".join([recipe, *(f"{key}={value:g}" for key, value in params.items())])
     kinds = "\n".join(f"| {task} | {share:.1f} % |" for task, share in record["accuracy_by_task"].items())
-    numbers = {key: told[key] for key in ("steps", "rows", "row_tokens", "learning_rate", "seed", "lora_rank") if key in told}
-    numbers |= {key: value for key, value in told.items() if key in ("block", "most", "masked", "fed_back", "width", "iterations")}
+    trained_on = "\n".join(f"- {stage(folder)}" for folder in stages(trained))
     return f"""---
 license: apache-2.0
 library_name: transformers
@@ -77,29 +91,38 @@ library_name: transformers
 
 {WHAT[name]}
 
-| | |
-|---|---|
-| base | {"random weights" if base == "fresh" else f"`{base}`"} |
-| data | {DATA.get(Path(told["data"]).name, Path(told["data"]).name)}; no held-out prompt among them |
-| recipe | {", ".join(f"{key} {value}" for key, value in numbers.items())} |
-| loss | {log[-1]["loss"]:.3f} over the last {told_steps(log)} steps |
-| time | {hours(log, told)} on two threads of {cpu_name()}, float32 |
+Trained, in order, in float32 on two threads of {cpu_name()}:
 
-Answers to {rows} held-out tasks (seed {seed}), decoded with `{asked}` at temperature 0:
+{trained_on}
+
+No prompt of the held-out split was trained on. Answers to {rows} held-out tasks (seed {seed}), decoded with `{asked}` at temperature 0:
 
 | task | right |
 |---|---|
 | **all** | **{record["accuracy"]:.1f} %** |
 {kinds}
 
-{record["tpf"]:.2f} tokens per forward. `shuffle` counts any order that keeps the items.
+{record["tpf"]:.2f} tokens per forward. `shuffle` takes any order of the same items but the one that was given.
 
 `drawloom train zoo DIR` trains it again; `--model {name} --decoder {recipe}` uses it. It knows these tasks and nothing else.
 """
 
 
-def told_steps(log: list[dict[str, Any]]) -> int:
-    return log[-1]["step"] - (log[-2]["step"] if len(log) > 1 else 0)
+def stages(trained: Path) -> list[Path]:
+    """The folder of a run, behind those of the runs that it began from, as far as they ship under no name of their own."""
+    base = Path(json.loads((trained / "settings.json").read_text())["base"])
+    before = trained.parent / base.name
+    return [*(stages(before) if (before / "settings.json").is_file() and base.name not in NATIVE else []), trained]
+
+
+def stage(folder: Path) -> str:
+    """One run: what from, on what, how long."""
+    told = json.loads((folder / "settings.json").read_text())
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    base, data = Path(told["base"]).name, Path(told["data"]).name
+    numbers = ", ".join(f"{name} {told[name]}" for name in NUMBERS if told.get(name))
+    begin = {"fresh": "random weights"}.get(base, "the stage before" if base not in NATIVE else f"`{base}`")
+    return f"from {begin}, on {DATA.get(data, data)}; {numbers}; last loss {log[-1]['loss']:.3f}; {hours(log, told)}"
 
 
 def hours(log: list[dict[str, Any]], told: Mapping[str, Any]) -> str:

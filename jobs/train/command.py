@@ -25,11 +25,16 @@ def tasks(
     split: Annotated[str, typer.Option(help="train, or held-out")] = "train",
     seed: int = 0,
     only: Annotated[str, typer.Option(help="kinds by comma; empty: all")] = "",
+    weights: Annotated[str, typer.Option(help="how often a kind is trained on, such as arithmetic=2,sort=1.5")] = "",
 ) -> None:
     """Write tasks: columns task, prompt, answer, check."""
+    from drawloom.errors import SettingError
     from drawloom.jobs.train.tasks import write
 
-    write(output, split, seed, count, tuple(word for word in only.split(",") if word))
+    told = _given([pair for pair in weights.split(",") if pair])
+    if wrong := [kind for kind, weight in told.items() if isinstance(weight, bool) or not isinstance(weight, int | float)]:
+        raise SettingError(f"the weight of {wrong[0]!r} is {told[wrong[0]]!r}; a number is needed")
+    write(output, split, seed, count, tuple(word for word in only.split(",") if word), told)
 
 
 @app.command()
@@ -131,6 +136,6 @@ def _given(pairs: list[str] | None) -> dict[str, Any]:
     for pair in pairs or []:
         name, sign, value = pair.partition("=")
         if not sign:
-            raise SettingError(f"--set {pair!r} is not NAME=VALUE")
+            raise SettingError(f"{pair!r} is not NAME=VALUE")
         found[name.strip()] = yaml.safe_load(value)
     return found

@@ -7,8 +7,9 @@ List operations after ParallelBench (arXiv 2510.04767): they are what parallel d
 
 import hashlib
 import json
+import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,12 +57,13 @@ class Task:
         return hashlib.sha256(self.prompt.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
-def rows(split: str, seed: int, count: int, only: tuple[str, ...] = ()) -> Iterator[Task]:
-    """`count` tasks of a split ("train" or "held-out") in an order that the seed gives; `only` limits the kinds."""
-    kinds, found, index = only or tuple(TASKS), 0, 0
+def rows(split: str, seed: int, count: int, only: tuple[str, ...] = (), weights: Mapping[str, float] | None = None) -> Iterator[Task]:
+    """`count` tasks of a split ("train" or "held-out") in an order that the seed gives; `only` limits the kinds, `weights` says how often
+    each of them comes in the training split (WEIGHTS where it says nothing)."""
+    kinds, found, index, shares = only or tuple(TASKS), 0, 0, {**WEIGHTS, **(weights or {})}
     while found < count:
         dice = random.Random(f"{seed}/{index}")
-        kind = kinds[index % len(kinds)] if split == "held-out" else dice.choices(kinds, [WEIGHTS.get(one, 1.0) for one in kinds])[0]
+        kind = kinds[index % len(kinds)] if split == "held-out" else dice.choices(kinds, [shares.get(one, 1.0) for one in kinds])[0]
         task = TASKS[kind](dice)
         index += 1
         if task.held_out == (split == "held-out"):
@@ -211,13 +213,15 @@ TASKS: dict[str, Callable[[random.Random], Task]] = {
 WEIGHTS = {"arithmetic": 5.0, "json": 1.0, "code": 1.0}
 
 
-def write(output: Path, split: str, seed: int, count: int, only: tuple[str, ...] = ()) -> None:
-    """Write rows() to a Parquet file. Raises SettingError for an unknown split or kind."""
+def write(output: Path, split: str, seed: int, count: int, only: tuple[str, ...] = (), weights: Mapping[str, float] | None = None) -> None:
+    """Write rows() to a Parquet file. Raises SettingError for an unknown split or kind, or a weight below 0."""
     if split not in SPLITS:
         raise SettingError(f"split {split!r} is unknown; {nearest(split, list(SPLITS))}")
-    if strange := [kind for kind in only if kind not in TASKS]:
+    if strange := [kind for kind in (*only, *(weights or {})) if kind not in TASKS]:
         raise SettingError(f"task {strange[0]!r} is unknown; {nearest(strange[0], list(TASKS))}")
+    if wrong := [kind for kind, weight in (weights or {}).items() if not 0 <= weight < math.inf]:
+        raise SettingError(f"the weight of {wrong[0]!r} is {(weights or {})[wrong[0]]}; a number of at least 0 is needed")
     made(output.parent)
     if output.is_dir():
         raise SettingError(f"{output} is a folder; name a file, such as {output / 'tasks.parquet'}")
-    pq.write_table(pa.Table.from_pylist([asdict(task) for task in rows(split, seed, count, only)]), output)
+    pq.write_table(pa.Table.from_pylist([asdict(task) for task in rows(split, seed, count, only, weights)]), output)

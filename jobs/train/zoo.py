@@ -27,31 +27,40 @@ NATIVE: dict[str, tuple[str, dict[str, float]]] = {  # the recipe that each mode
     "tiny-mbd-dmax": ("dmax-multi-block", {"threshold": 0.5}),
     "tiny-jf": ("jacobi", {"width": 16}),
 }
-ROWS, OWN_ROWS, BLOCK, RANK = 400_000, 20_000, 8, 16
+FIRST, EVEN = {"count": 400_000, "seed": 1}, {"count": 200_000, "seed": 2}
+# The first stage learns sums, which take longest; in the second lists and records come as often as they do.
+EVEN_WEIGHTS = {"arithmetic": 2.0, "json": 1.5, "code": 0.3, "shuffle": 0.3, "copy": 0.5, "reverse": 1.5, "sort": 1.5}
+OWN_ROWS, BLOCK, RANK = 20_000, 8, 16
 COMMON = {"row_tokens": 256, "rows": 16, "save_every": 100}
 
 
 def zoo(output: Path, threads: int = 0) -> None:
     """Train all five below `output`; hours on a CPU."""
-    data, common = output / "tasks.parquet", {**COMMON, "threads": threads}
-    if not data.exists():
-        write(output / "tasks.tmp", "train", 1, ROWS)
-        (output / "tasks.tmp").rename(data)
+    first, data, common = output / "tasks.parquet", output / "even.parquet", {**COMMON, "threads": threads}
+    _write_once(first, **FIRST)
+    _write_once(data, **EVEN, weights=EVEN_WEIGHTS)
     if not (output / "fresh/config.json").exists():
-        fresh(FreshSettings(data=str(data), output=str(output / "fresh")))
+        fresh(FreshSettings(data=str(first), output=str(output / "fresh")))
 
     def step(train: Callable[[Any], None], settings: type[TrainSettings], name: str, base: str, **more: Any) -> None:
         one = settings(**{"data": str(data), **common, **more, "output": str(output / name), "base": str(output / base)})
         if not is_done(one):
             train(one)
 
-    step(autoregressive.train, TrainSettings, "tiny-ar", "fresh", steps=1400)
+    step(autoregressive.train, TrainSettings, "tiny-ar-first", "fresh", steps=1400, data=str(first))
+    step(autoregressive.train, TrainSettings, "tiny-ar", "tiny-ar-first", steps=1100, learning_rate=1.5e-3)
     step(block.train, BlockSettings, "tiny-bd", "tiny-ar", steps=2500, block=BLOCK)
     adapter = {"lora_rank": RANK, "block": BLOCK}
     step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", steps=1500, **adapter)
     step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", steps=1500, **adapter)
     own = own_answers(output, data)
     step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", steps=1000, data=str(own), lora_rank=RANK)
+
+
+def _write_once(path: Path, count: int, seed: int, weights: dict[str, float] | None = None) -> None:
+    if not path.exists():
+        write(path.with_suffix(".tmp"), "train", seed, count, weights=weights)
+        path.with_suffix(".tmp").rename(path)
 
 
 def own_answers(output: Path, data: Path) -> Path:

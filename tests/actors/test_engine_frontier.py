@@ -14,6 +14,7 @@ from drawloom.actors.request import Sampling
 from drawloom.decoders import recipes
 from drawloom.decoders.frontier import Frontier
 from drawloom.decoders.recipes import Recipe, build
+from drawloom.errors import SettingError
 from drawloom.models.hash_lm import HashLM
 
 
@@ -113,6 +114,12 @@ def test_in_any_company_the_same_text(settings: dict[str, Any]) -> None:
     together = run(engine(model, **settings), asked)
     for one in asked:
         assert ids(together[one.id]) == ids(run(engine(model), [one])[one.id]), one.id
+
+
+@pytest.mark.parametrize("open_at", [1.5, float("nan")])
+def test_blocks_that_would_never_open_are_refused(open_at: float) -> None:
+    with pytest.raises(SettingError, match="open_at is"):
+        build("d3llm", {"open_at": open_at}, 63)
 
 
 def test_a_kept_cache_recomputes_less() -> None:

@@ -101,6 +101,14 @@ def test_a_lookahead_that_cannot_work_is_refused(params: dict[str, int]) -> None
         build("lookahead", params, None)
 
 
+@pytest.mark.parametrize(
+    ("name", "params"), [("lookahead", {"window": 500}), ("lookahead", {"pool": 1 << 20}), ("jacobi-forcing", {"block": 4096})]
+)
+def test_drafts_without_bounds_are_refused(name: str, params: dict[str, int]) -> None:
+    with pytest.raises(SettingError, match="at most"):
+        build(name, params, None)
+
+
 def test_only_drafts_that_the_verifier_can_take() -> None:
     class Soft:
         law, rows, depth = "soft", 1, 0
