@@ -68,9 +68,7 @@ def tree(drafter: TreeDrafter, remembered: int) -> TreeVerify:
     if drafter.rows > MOST_ROWS:
         raise SettingError(f"these parameters ask for {drafter.rows} rows a forward; at most {MOST_ROWS} are possible: draft less")
     if remembered > MOST_REMEMBERED:
-        raise SettingError(
-            f"these parameters remember {remembered} tokens a text; at most {MOST_REMEMBERED} are possible: lower pool"
-        )
+        raise SettingError(f"these parameters remember {remembered} tokens a text; at most {MOST_REMEMBERED} are possible: lower pool")
     return TreeVerify(drafter)
 
 

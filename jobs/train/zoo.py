@@ -5,7 +5,7 @@ correct their guesses (tiny-mbd-dmax), and to reach their greedy text in few Jac
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ COMMON = {"row_tokens": 256, "rows": 16, "save_every": 100}
 def zoo(output: Path, threads: int = 0) -> None:
     """Train all five below `output`; hours on a CPU."""
     first, data, common = output / "tasks.parquet", output / "even.parquet", {**COMMON, "threads": threads}
-    _write_once(first, **FIRST)
-    _write_once(data, **EVEN, weights=EVEN_WEIGHTS)
+    _write_once(first, FIRST)
+    _write_once(data, EVEN, EVEN_WEIGHTS)
     if not (output / "fresh/config.json").exists():
         fresh(FreshSettings(data=str(first), output=str(output / "fresh")))
 
@@ -57,9 +57,9 @@ def zoo(output: Path, threads: int = 0) -> None:
     step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", steps=250, rows=12, data=str(own), lora_rank=RANK)
 
 
-def _write_once(path: Path, count: int, seed: int, weights: dict[str, float] | None = None) -> None:
+def _write_once(path: Path, size: Mapping[str, int], weights: Mapping[str, float] | None = None) -> None:
     if not path.exists():
-        write(path.with_suffix(".tmp"), "train", seed, count, weights=weights)
+        write(path.with_suffix(".tmp"), "train", size["seed"], size["count"], weights=weights)
         path.with_suffix(".tmp").rename(path)
 
 

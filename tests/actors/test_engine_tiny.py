@@ -14,9 +14,9 @@ from tree_oracle import JacobiBlocks, Lookahead
 from drawloom.models.checkpoint import ZOO
 
 
-def networks(*names: str) -> list[str]:
-    """A random network, and those of the zoo that are there."""
-    return ["random", *(name for name in names if (ZOO / name / "config.json").is_file())]
+def cases(*names: str) -> list[tuple[str, int]]:
+    """Three on random networks, and one on each of the zoo that is there."""
+    return [*(("random", number) for number in range(3)), *((name, 1) for name in names if (ZOO / name / "config.json").is_file())]
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,8 @@ def prompt_of(rng: random.Random, model: tiny.Plain) -> list[int]:
     return [rng.choice([token for token in range(model.info.vocab_size) if token not in special]) for _ in range(rng.randrange(1, 30))]
 
 
-@pytest.mark.parametrize("where", networks("tiny-bd", "tiny-mbd", "tiny-mbd-dmax"))
+@pytest.mark.parametrize(("where", "number"), cases("tiny-bd", "tiny-mbd", "tiny-mbd-dmax"))
 @pytest.mark.parametrize("name", BLOCK_RECIPES)
-@pytest.mark.parametrize("number", range(3))
 def test_block_recipes_step_by_step(where: str, name: str, number: int, at, plain_of) -> None:
     rng = random.Random(f"{where} {name} {number}")
     folder = at(where, (4, 8, 16)[number])
@@ -64,9 +63,8 @@ def test_block_recipes_step_by_step(where: str, name: str, number: int, at, plai
     assert ids(done) == want
 
 
-@pytest.mark.parametrize("where", networks("tiny-bd", "tiny-mbd"))
+@pytest.mark.parametrize(("where", "number"), cases("tiny-bd", "tiny-mbd"))
 @pytest.mark.parametrize("estimate", ["entropy", "margin"])
-@pytest.mark.parametrize("number", range(3))
 def test_self_verification_forward_by_forward(where: str, estimate: str, number: int, at, plain_of) -> None:
     rng = random.Random(f"{where} {estimate} {number}")
     folder = at(where, 8)
@@ -74,14 +72,13 @@ def test_self_verification_forward_by_forward(where: str, estimate: str, number:
     params = {"threshold": 0.7, "on": 0.5, "cost": 0.5, "cost_of": "static", "estimate": estimate}
     one = request("x", prompt_of(rng, model), "s2d2", number, params, max_tokens=rng.randrange(10, 40), temperature=(0.0, 0.8)[number % 2])
     done = run(tiny.engine_of(folder), [one])["x"]
-    want, counts = Naive(model, "s2d2", {"block": model.info.block_tokens, **params}).run(one.prompt_token_ids, one.sampling, number)
+    want, counts = Naive(model, "s2d2", {"block": model.info.block_tokens, **params}).run(list(one.prompt_token_ids), one.sampling, number)
     assert ids(done) == want
     assert done.stats.accepted == sum(counts)
 
 
-@pytest.mark.parametrize("where", networks("tiny-ar", "tiny-jf"))
+@pytest.mark.parametrize(("where", "number"), cases("tiny-ar", "tiny-jf"))
 @pytest.mark.parametrize("name", ["jacobi-forcing", "lookahead"])
-@pytest.mark.parametrize("number", range(3))
 def test_tree_drafts_step_by_step(where: str, name: str, number: int, at, plain_of) -> None:
     rng = random.Random(f"{where} {name} {number}")
     folder = at(where, 0)

@@ -93,6 +93,7 @@ class Blocks:
 
     def _step(self, state: State, prompt_len: int, sampling: Sampling, seed: int) -> dict[int, tuple[list[int], list[int]]]:
         mask, size = self.model.info.mask_token_id, self.block
+        assert mask is not None
         text = [state.canvas.get(p, mask) for p in range((max(state.status) + 1) * size)]
         weights = [state.weight.get(p, 1.0) for p in range(len(text))] if self.revision and self.revision.soft else None
         logits = hash_logits(self.model, text, lambda i, j: j // size <= i // size, weights)

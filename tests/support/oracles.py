@@ -89,6 +89,7 @@ class MultiBlock:
     def run(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> tuple[list[int], list[dict[int, list[int]]]]:
         """Generated tokens (cut at end and max_tokens) and, per step, the offsets revealed in each block."""
         mask, size = self.model.info.mask_token_id, self.block
+        assert mask is not None
         limit = len(prompt) + sampling.max_tokens
         canvas = dict(enumerate(prompt))
         low = len(prompt) // size  # first block that is not cached

@@ -74,7 +74,7 @@ class Plain:
         ids = torch.tensor(list(tokens))
         own = embed(ids)
         if weight is not None:  # a soft input: a mix of both embeddings, as long as their lengths mixed
-            share, other = torch.tensor(list(weight))[:, None], embed(torch.full_like(ids, self.info.mask_token_id))
+            share, other = torch.tensor(list(weight))[:, None], embed(torch.full_like(ids, self.info.mask_token_id or 0))
             mixed = share * own + (1 - share) * other
             length = share * own.norm(dim=1, keepdim=True) + (1 - share) * other.norm(dim=1, keepdim=True)
             own = torch.where(share == 1, own, mixed * length / mixed.norm(dim=1, keepdim=True))
