@@ -51,7 +51,7 @@ def zoo(output: Path, threads: int = 0) -> None:
     step(autoregressive.train, TrainSettings, "tiny-ar", "tiny-ar-first", steps=1100, learning_rate=1.5e-3)
     step(block.train, BlockSettings, "tiny-bd", "tiny-ar", steps=550, rows=12, learning_rate=1.5e-3, block=BLOCK)
     adapter = {"lora_rank": RANK, "block": BLOCK, "rows": 12}
-    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", steps=220, **adapter)
+    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", steps=160, **adapter)
     step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", steps=250, **adapter)
     own = own_answers(output, data)
     step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", steps=250, rows=12, data=str(own), lora_rank=RANK)
