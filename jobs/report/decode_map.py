@@ -2,6 +2,7 @@
 outlined. Under it the text, each token in its colour."""
 
 import html
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def facts(reveals: Sequence[Reveal]) -> Mapping[str, Any]:
 def draw_map(reveals: Sequence[Reveal], tokens: Sequence[str], prompt_len: int, block: int, title: str) -> Figure:
     """The picture. A cell is filled from the forward that gave a token its value on; a cross marks tokens that were edited."""
     forwards, count = max(one.final for one in reveals), len(reveals)
-    figure, axes = plt.subplots(figsize=(max(6, 0.22 * count), max(2.5, 0.22 * forwards + 1.2)))
+    width = max(6, 0.22 * count)
+    figure, axes = plt.subplots(figsize=(width, max(2.5, 0.22 * forwards + 1.2)))
     paint = colormaps[COLOURS].resampled(forwards)
     for place, one in enumerate(reveals):
         axes.add_patch(Rectangle((place, one.shown - 1), 1, forwards - one.shown + 1, color=paint(one.shown - 1), alpha=0.35, linewidth=0))
@@ -57,7 +59,7 @@ def draw_map(reveals: Sequence[Reveal], tokens: Sequence[str], prompt_len: int, 
     axes.set_xticks([place + 0.5 for place in range(count)], [repr(token)[1:-1] for token in tokens], rotation=90, fontsize=7)
     axes.set_yticks([step + 0.5 for step in range(forwards)], [str(step + 1) for step in range(forwards)], fontsize=7)
     axes.set_ylabel("forward")
-    axes.set_title(title, fontsize=10)
+    axes.set_title(textwrap.fill(textwrap.shorten(title, 300), int(12 * width)), fontsize=9)
     return figure
 
 
