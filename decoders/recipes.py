@@ -221,7 +221,7 @@ RECIPES: dict[str, Recipe] = {
         ),
         "the whole canvas is visible; several blocks at once; what has an entropy of at most `threshold` nats and always the surest; a "
         "full block keeps its K/V after `delay` forwards (-1: never), all is recomputed every `refresh` forwards; fallback: the surest "
-        "position of the first block whose predecessor is `full_at` full",
+        "position of the first block whose predecessor is `full_at` full; an end token fills what stands behind it",
         "d3LLM, arXiv 2601.07568",
         FULL,
     ),
