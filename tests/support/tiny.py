@@ -10,7 +10,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from drawloom.actors.engine import Engine
 from drawloom.actors.settings import EngineSettings
-from drawloom.models.load import load_model
+from drawloom.models.checkpoint import locate
+from drawloom.models.load import load_model, load_network
 from drawloom.models.settings import ModelSettings
 
 VOCAB, MASK, END = 96, 95, 94
@@ -56,7 +57,9 @@ class Nothing:
 
 def plain(folder: str) -> Any:
     """The same weights with transformers' own eager attention."""
-    return Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    network = load_network(locate(ModelSettings(name=folder)), torch.float32, "cpu")  # an adapter is merged into its base
+    network.set_attn_implementation("eager")
+    return network.eval()
 
 
 class Plain:
