@@ -7,9 +7,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from drawloom.decoders.step import Lines, Step
+from drawloom.decoders.step import Lines, Plain, Step
+from drawloom.kernels.attention import FULL
 
 T = TypeVar("T")
+
+
+class WholeCanvas(Plain):
+    """A decoder whose canvas, prompt and max_tokens, is resident and visible to every row from the first step on. Nothing is a prefix."""
+
+    in_place = True
+    block_tokens = FULL
+    max_rows = max_commit = 1  # the canvas is reserved whole
+
+    def committed(self, length: int) -> int:
+        return 0
+
+    def held(self, filled: int, limit: int) -> int:
+        return limit
+
+    def room(self, filled: int, limit: int) -> int:
+        return limit
 
 
 def open_canvas(lines: Lines, mask_token: int) -> Tensor:

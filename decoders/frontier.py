@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from drawloom.decoders.canvas import final_run, open_canvas, predictor, rows_of, spread, widened
-from drawloom.decoders.step import Commit, Lines, Picks, Plain, Step, gathered
-from drawloom.kernels.attention import FULL
+from drawloom.decoders.canvas import WholeCanvas, final_run, open_canvas, predictor, rows_of, spread, widened
+from drawloom.decoders.step import Commit, Lines, Picks, Step, gathered
 from drawloom.kernels.reveal import best_of_each, reveal
 
 
@@ -44,25 +43,13 @@ class Ground:
     age: Tensor  # [S] int64, forwards
 
 
-class Frontier(Plain):
+class Frontier(WholeCanvas):
     """Frontier(rules). shifted: row i predicts position i + 1 (Dream), else i (LLaDA)."""
 
-    in_place = True
     needs_shape = True
-    block_tokens = FULL
-    max_rows = max_commit = 1  # the canvas is reserved whole
 
     def __init__(self, rules: Rules, mask_token: int, *, shifted: bool = False) -> None:
         self.rules, self.mask_token, self.shifted = rules, mask_token, shifted
-
-    def committed(self, length: int) -> int:
-        return 0
-
-    def held(self, filled: int, limit: int) -> int:
-        return limit
-
-    def room(self, filled: int, limit: int) -> int:
-        return limit
 
     def begin(self, lines: Lines) -> Ground:
         tokens, zero = open_canvas(lines, self.mask_token), torch.zeros_like(lines.length)
@@ -77,7 +64,7 @@ class Frontier(Plain):
         more = lines.prompt_len + state.taken * self.rules.block < lines.limit
         ready = (state.taken == 0) | (progress.gather(1, last)[:, 0] >= self.rules.open_at)
         state = replace(state, taken=state.taken + (ready & more))
-        kept, full = self._kept(lines, state), self._end_of(lines, progress >= 1)
+        kept, full = self._kept(lines, state, progress), self._end_of(lines, progress >= 1)
         everything = (full > kept) | (state.age % self.rules.refresh == 0)
         start = torch.where(everything, 0, (kept - int(self.shifted)).clamp(min=0))
         return state, rows_of(state.tokens, start, lines.limit, predictor(self._masked(lines, state), self.shifted))
@@ -89,9 +76,10 @@ class Frontier(Plain):
         token, logprob, entropy = spread(step, target, width, picks.token, picks.logprob, picks.entropy)
         sure = torch.where(masked, -entropy, -torch.inf)
         chosen = masked & (best_of_each(sure, masked) | (entropy <= self.rules.bound))
-        chosen = chosen | self._forced(lines, state, sure, chosen)
+        progress = self._progress(lines, state)
+        chosen = chosen | self._forced(lines, state, progress, sure, chosen)
         tokens = self._ended(lines, reveal(state.tokens, chosen, token))
-        full = self._of_position(lines, self._progress(lines, state) >= 1, width)
+        full = self._of_position(lines, progress >= 1, width)
         after = replace(
             state,
             tokens=tokens,
@@ -104,22 +92,21 @@ class Frontier(Plain):
         final = gathered(index, tokens, after.logprob, after.ago)
         return after, Commit(final[0], final[1], count, step.valid & False, masked.sum(1), chosen.sum(1), ago=final[2])
 
-    def _kept(self, lines: Lines, state: Ground) -> Tensor:
+    def _kept(self, lines: Lines, state: Ground, progress: Tensor) -> Tensor:
         """[S]: positions before it keep their K/V."""
         if self.rules.delay is None:
             return torch.full_like(state.age, -1)  # never: something always waits
-        start = lines.prompt_len[:, None] + torch.arange(self._progress(lines, state).shape[1], device=state.age.device) * self.rules.block
+        start = lines.prompt_len[:, None] + torch.arange(progress.shape[1], device=state.age.device) * self.rules.block
         waited = state.waited.gather(1, start.clamp(max=state.tokens.shape[1] - 1))
-        rested = (self._progress(lines, state) >= 1) & (waited >= self.rules.delay)
+        rested = (progress >= 1) & (waited >= self.rules.delay)
         return torch.where(state.age >= self.rules.delay, self._end_of(lines, rested), 0)
 
     def _end_of(self, lines: Lines, of: Tensor) -> Tensor:
         """[S]: where the leading run of blocks of [S, N] ends."""
         return torch.minimum(lines.prompt_len + of.long().cumprod(1).sum(1) * self.rules.block, lines.limit)
 
-    def _forced(self, lines: Lines, state: Ground, sure: Tensor, chosen: Tensor) -> Tensor:
+    def _forced(self, lines: Lines, state: Ground, progress: Tensor, sure: Tensor, chosen: Tensor) -> Tensor:
         """[S, C]: the surest position of the first block that must go on, when nothing of it was chosen."""
-        progress = self._progress(lines, state)
         before = torch.nn.functional.pad(progress[:, :-1], (1, 0), value=1.0)
         number = torch.arange(progress.shape[1], device=progress.device)
         must = (before >= self.rules.full_at) & (progress < 1) & (number < state.taken[:, None])

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from drawloom.decoders.canvas import final_run, open_canvas, predictor, rows_of, spread, widened
+from drawloom.decoders.canvas import WholeCanvas, final_run, open_canvas, predictor, rows_of, spread, widened
 from drawloom.decoders.denoise import Look, Score, Select
-from drawloom.decoders.step import Commit, Lines, Picks, Plain, Step, gathered
-from drawloom.kernels.attention import FULL
+from drawloom.decoders.step import Commit, Lines, Picks, Step, gathered
 from drawloom.kernels.reveal import reveal
 
 CACHES = ("none", "prefix", "dual")
@@ -32,26 +31,13 @@ class Field:
     age: Tensor  # [S] int64, forwards that it has been open for
 
 
-class FullCanvas(Plain):
+class FullCanvas(WholeCanvas):
     """FullCanvas(block x score x select x cache). shifted: row i predicts position i + 1 (Dream), else i (LLaDA)."""
-
-    in_place = True
-    block_tokens = FULL
-    max_rows = max_commit = 1  # the canvas is reserved whole
 
     def __init__(self, block: int, score: Score, select: Select, mask_token: int, cache: str = "none", *, shifted: bool = False) -> None:
         self.block, self.score, self.select, self.mask_token = block, score, select, mask_token
         self.cache, self.shifted = cache, shifted
         self.needs_shape, self.needs_chance = score.needs_shape, score.needs_chance
-
-    def committed(self, length: int) -> int:
-        return 0
-
-    def held(self, filled: int, limit: int) -> int:
-        return limit
-
-    def room(self, filled: int, limit: int) -> int:
-        return limit
 
     def begin(self, lines: Lines) -> Field:
         tokens = open_canvas(lines, self.mask_token)

@@ -78,8 +78,8 @@ class SubBlocks(Plain):
             tokens, torch.where(chosen, logprob[:, :-1], state.logprob), torch.where(chosen, 0, state.ago + 1), state.first, state.age + 1
         )
         index, count = self._final_run(lines, shown, full)
-        known, logprob = torch.cat([tokens, token[:, -1:]], 1), torch.cat([shown.logprob, logprob[:, -1:]], 1)
-        final = gathered(index, known, logprob, torch.nn.functional.pad(shown.ago, (0, 1)))
+        all_tokens, all_logprob = torch.cat([tokens, token[:, -1:]], 1), torch.cat([shown.logprob, logprob[:, -1:]], 1)
+        final = gathered(index, all_tokens, all_logprob, torch.nn.functional.pad(shown.ago, (0, 1)))
         commit = Commit(final[0], final[1], count, full[:, None] & step.valid, look.masked.flatten(1).sum(1), chosen.sum(1), ago=final[2])
         return self._next(shown, full, token[:, -1], logprob[:, -1]), commit
 

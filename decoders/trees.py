@@ -4,7 +4,7 @@ Row 0 is the last final token. Every other row names its parent and sees its anc
 target's own draw after each kept row, so the text is that of plain autoregression whatever was drafted.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -56,6 +56,7 @@ class TreeState:
 
     drafter: Any
     parent: Tensor  # [S, K] int64
+    seen: Tensor  # [S, K, K] bool: who is whose ancestor
     order: Tensor  # [S, K] int64: row k of the step is row order[k] of the drafter
 
 
@@ -80,7 +81,8 @@ class TreeVerify(Plain):
 
     def begin(self, lines: Lines) -> TreeState:
         rows = torch.arange(self.max_rows, device=lines.length.device).expand(len(lines.length), -1)
-        return TreeState(self.drafter.begin(lines), rows * 0, rows)
+        nobody = torch.zeros(*rows.shape, self.max_rows, dtype=torch.bool, device=rows.device)
+        return TreeState(self.drafter.begin(lines), rows * 0, nobody, rows)
 
     def plan(self, lines: Lines, state: TreeState, budget: Tensor) -> tuple[TreeState, Step]:
         """Rows that could still be wanted, valid ones first; the budget cuts the last ones."""
@@ -92,11 +94,12 @@ class TreeVerify(Plain):
         valid = (row < budget[:, None]) & wanted.gather(1, order)
         parent = torch.where(valid, parent, row)
         positions = lines.length[:, None] - 1 + tree.depth.gather(1, order)
-        bits = bits_of(reach(parent))
-        return TreeState(state.drafter, parent, order), Step(tree.tokens.gather(1, order), positions, row + 1, valid, valid, bits)
+        seen = reach(parent)
+        step = Step(tree.tokens.gather(1, order), positions, row + 1, valid, valid, bits_of(seen))
+        return TreeState(state.drafter, parent, seen, order), step
 
     def accept(self, lines: Lines, state: TreeState, step: Step, picks: Picks) -> tuple[TreeState, Commit]:
-        path = walk_tree(step.tokens, state.parent, step.valid, picks.token)
+        path = walk_tree(step.tokens, state.parent, state.seen, step.valid, picks.token)
         emitted = path.sum(1)
         index = (~path).int().sort(dim=1, stable=True).indices[:, : self.max_commit]
         tokens = picks.token.gather(1, index)
@@ -105,7 +108,7 @@ class TreeVerify(Plain):
         back = state.order.argsort(1)
         last = tokens.gather(1, (emitted - 1)[:, None])[:, 0]
         outcome = Outcome(answers.gather(1, back), step.valid.gather(1, back), last, emitted)
-        return TreeState(self.drafter.learn(state.drafter, outcome), state.parent, state.order), commit
+        return replace(state, drafter=self.drafter.learn(state.drafter, outcome)), commit
 
 
 def bits_of(seen: Tensor) -> Tensor:

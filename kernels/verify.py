@@ -27,12 +27,11 @@ def reach(parent: Tensor) -> Tensor:
     return seen
 
 
-def walk_tree(token: Tensor, parent: Tensor, valid: Tensor, picked: Tensor) -> Tensor:
+def walk_tree(token: Tensor, parent: Tensor, seen: Tensor, valid: Tensor, picked: Tensor) -> Tensor:
     """The accepted path [S, K] bool, row 0 included: the deepest row whose token, and that of each ancestor, is the target's draw picked
-    [S, K] after its parent; the first among equals. A chain gives walk_chain."""
+    [S, K] after its parent; the first among equals. seen is reach(parent). A chain gives walk_chain."""
     row = torch.arange(token.shape[1], device=token.device)
     agrees = valid & ((token == picked.gather(1, parent)) | (row == 0))
-    seen = reach(parent)
     good = agrees & ~(seen & ~agrees[:, None, :]).any(2)
     best = torch.where(good, seen.sum(2), 0).argmax(1)
     return seen.gather(1, best[:, None, None].expand(-1, 1, token.shape[1]))[:, 0]

@@ -73,11 +73,11 @@ def load_network(checkpoint: Checkpoint, dtype: torch.dtype | str, device: str) 
 def _adapted(checkpoint: Checkpoint, base: Checkpoint, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
     """The base with an adapter merged into it, rounded as the base was saved; described by the adapter's own config, if it has one."""
     network = load_network(base, dtype, device)
-    saved = AutoConfig.from_pretrained(base.place_of("config.json"), local_files_only=True).dtype or torch.float32
-    merge(network, checkpoint.folder, saved if isinstance(saved, torch.dtype) else getattr(torch, saved))
-    config: Any = AutoConfig.from_pretrained(checkpoint.place_of("config.json"), local_files_only=True)
-    for name in ("mask_token_id", "block_size", "shifted_logits"):
-        setattr(network.config, name, getattr(config, name, None))
+    told = base.config()
+    merge(network, checkpoint.folder, getattr(torch, told.get("dtype") or told.get("torch_dtype") or "float32"))
+    if (checkpoint.folder / "config.json").is_file():
+        for name in ("mask_token_id", "block_size", "shifted_logits"):
+            setattr(network.config, name, checkpoint.config().get(name))
     return network
 
 

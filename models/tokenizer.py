@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from drawloom.errors import RowError, SettingError
 from drawloom.models.checkpoint import Checkpoint, locate
+from drawloom.models.diffusion import family_of
 from drawloom.models.settings import ModelSettings
 
 
@@ -49,12 +50,23 @@ def load_text(settings: ModelSettings) -> TokenizerText:
 
 def text_of(checkpoint: Checkpoint) -> TokenizerText:
     """The tokenizer of a checkpoint that has been located."""
+    tokenizer = tokenizer_of(checkpoint)
+    return TokenizerText(tokenizer, checkpoint.eos_token_ids(tokenizer.eos_token_id))
+
+
+def tokenizer_of(checkpoint: Checkpoint) -> Any:
+    """The transformers tokenizer of a checkpoint, whose own code is never run nor asked about. Raises SettingError when there is none."""
+    folder = checkpoint.place_of("tokenizer_config.json")
+    fast = (folder / "tokenizer.json").is_file()
+    own = AutoTokenizer if family_of(checkpoint) is None else PreTrainedTokenizerFast if fast else Qwen2Tokenizer
+    more: dict[str, Any] = {"gguf_file": checkpoint.gguf, "trust_remote_code": False} if own is AutoTokenizer else {}
     try:
-        folder = checkpoint.place_of("tokenizer_config.json")
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=checkpoint.gguf, local_files_only=True)
+        tokenizer = own.from_pretrained(folder, local_files_only=True, **more)
+        if len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()):
+            raise ValueError("it has no words, since no file with a vocabulary is there")
     except (OSError, ValueError) as error:
         raise SettingError(f"no usable tokenizer in {checkpoint.folder}: {error}; put tokenizer.json beside the weights") from None
-    return TokenizerText(tokenizer, checkpoint.eos_token_ids(tokenizer.eos_token_id))
+    return tokenizer
 
 
 def _listed(messages: object) -> Sequence[Any]:

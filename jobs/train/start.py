@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from drawloom.errors import SettingError
 from drawloom.jobs.train.lora import adapt
@@ -11,6 +11,7 @@ from drawloom.jobs.train.settings import TrainSettings
 from drawloom.models.checkpoint import locate
 from drawloom.models.load import load_network
 from drawloom.models.settings import ModelSettings
+from drawloom.models.tokenizer import tokenizer_of
 
 
 def start(settings: TrainSettings) -> tuple[PreTrainedModel, Any]:
@@ -25,7 +26,7 @@ def start(settings: TrainSettings) -> tuple[PreTrainedModel, Any]:
     if settings.lora_rank:
         adapt(network, settings.lora_rank)
     network.set_attn_implementation("flex_attention" if settings.device == "cuda" else "sdpa")
-    return network, AutoTokenizer.from_pretrained(checkpoint.folder, local_files_only=True)
+    return network, tokenizer_of(checkpoint)
 
 
 def mask_token_of(tokenizer: Any, base: str) -> int:
@@ -36,5 +37,6 @@ def mask_token_of(tokenizer: Any, base: str) -> int:
 
 
 def mark_diffusion(config: Any, mask_token: int, block: int) -> None:
-    """Write into a config that its network is a masked block-diffusion model; models/load.py reads it back."""
-    config.mask_token_id, config.block_size, config.use_cache = mask_token, block, False
+    """Write into a config that its network is a masked block-diffusion model whose masks predict themselves, whatever its base was;
+    models/load.py reads it back."""
+    config.mask_token_id, config.block_size, config.shifted_logits, config.use_cache = mask_token, block, False, False

@@ -221,6 +221,8 @@ def write(output: Path, split: str, seed: int, count: int, only: tuple[str, ...]
         raise SettingError(f"task {strange[0]!r} is unknown; {nearest(strange[0], list(TASKS))}")
     if wrong := [kind for kind, weight in (weights or {}).items() if not 0 <= weight < math.inf]:
         raise SettingError(f"the weight of {wrong[0]!r} is {(weights or {})[wrong[0]]}; a number of at least 0 is needed")
+    if not sum({**WEIGHTS, **(weights or {})}.get(kind, 1.0) for kind in only or TASKS):
+        raise SettingError("every kind has weight 0, so there is nothing to write; give one of them more")
     made(output.parent)
     if output.is_dir():
         raise SettingError(f"{output} is a folder; name a file, such as {output / 'tasks.parquet'}")

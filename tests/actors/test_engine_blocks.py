@@ -4,7 +4,7 @@ import random
 
 import pytest
 from block_oracle import BLOCK_RECIPES, oracle_of, watch
-from rig import engine, ids, request, run
+from rig import engine, ids, request, run, same_in_company
 
 from drawloom.models.hash_lm import HashLM
 
@@ -44,6 +44,4 @@ def test_recipes_in_one_batch_say_what_they_say_alone():
         requests.append(
             request(f"{number}", prompt, name, number, {"block": 8, **params}, max_tokens=rng.randrange(1, 50), temperature=0.7)
         )
-    together = run(engine(model, num_pages=150, prefill_rows=16), requests)  # few pages: some are preempted
-    for one in requests:
-        assert ids(together[one.id]) == ids(run(engine(model), [one])[one.id]), one.decoder
+    same_in_company(model, requests, num_pages=150, prefill_rows=16)  # few pages: some are preempted

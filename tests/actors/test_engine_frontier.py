@@ -8,7 +8,7 @@ import pytest
 import torch
 from canvas_books import Books
 from oracles import choose
-from rig import engine, ids, request, run
+from rig import engine, ids, request, run, same_in_company
 
 from drawloom.actors.request import Sampling
 from drawloom.decoders import recipes
@@ -111,9 +111,7 @@ def test_with_shifted_logits(number: int, monkeypatch: pytest.MonkeyPatch) -> No
 def test_in_any_company_the_same_text(settings: dict[str, Any]) -> None:
     model = HashLM(4)
     asked = [some(number)[2] for number in range(12)] + [request(f"ar-{k}", [5, 6, k], "ar", k, max_tokens=30) for k in range(3)]
-    together = run(engine(model, **settings), asked)
-    for one in asked:
-        assert ids(together[one.id]) == ids(run(engine(model), [one])[one.id]), one.id
+    same_in_company(model, asked, **settings)
 
 
 @pytest.mark.parametrize("open_at", [1.5, float("nan")])

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from rig import engine, ids, request, run
+from rig import engine, ids, request, run, same_in_company
 from self_verify_oracle import Naive
 
 from drawloom.decoders.recipes import RECIPES, build
@@ -58,9 +58,7 @@ def test_in_any_company_the_same_text(settings: dict[str, Any]) -> None:
     model = HashLM(4)
     asked = [some(name, number)[2] for number in range(4) for name in NAMES]
     asked += [request(f"{name}-{k}", [5, 6, k], name, k, max_tokens=30) for k in range(3) for name in ("ar", "multi-block", "llada")]
-    together = run(engine(model, **settings), asked)
-    for one in asked:
-        assert ids(together[one.id]) == ids(run(engine(model), [one])[one.id]), one.id
+    same_in_company(model, asked, **settings)
 
 
 @pytest.mark.parametrize("params", [{"cost_of": "random"}, {"estimate": "luck"}])

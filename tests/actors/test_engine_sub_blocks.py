@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from oracles import GOLD, choose
-from rig import engine, ids, request, run
+from rig import engine, ids, request, run, same_in_company
 
 from drawloom.actors.request import Sampling
 from drawloom.decoders.recipes import build
@@ -115,11 +115,9 @@ def test_in_any_company_the_same_text(settings: dict[str, Any]) -> None:
     model = HashLM(4)
     asked = [some(number)[2] for number in range(14)]
     asked += [request(f"{name}-{k}", [5, 6, k], name, k, max_tokens=30) for k in range(3) for name in ("ar", "multi-block", "llada")]
-    together = run(engine(model, **settings), asked)
-    for one in asked:
-        assert ids(together[one.id]) == ids(run(engine(model), [one])[one.id]), one.id
+    done = same_in_company(model, asked, **settings)
     if "num_pages" in settings:
-        assert sum(done.stats.preemptions for done in together.values()) > 0
+        assert sum(done.stats.preemptions for done in done.values()) > 0
 
 
 def test_the_cache_changes_the_text_and_saves_rows() -> None:

@@ -64,7 +64,8 @@ def test_a_chain_is_a_tree() -> None:
     num = torch.randint(7, (50,), generator=generator)
     tokens = torch.cat([draft[:, :1] * 0, draft], 1)
     row = torch.arange(7).expand(50, -1)
-    path = walk_tree(tokens, (row - 1).clamp(min=0), row <= num[:, None], picked)
+    parent = (row - 1).clamp(min=0)
+    path = walk_tree(tokens, parent, reach(parent), row <= num[:, None], picked)
     assert path.sum(1).tolist() == (walk_chain(draft, num, picked) + 1).tolist()
     assert (path == (row < path.sum(1, keepdim=True))).all()
 
@@ -77,10 +78,13 @@ def test_reach_of_a_small_tree() -> None:
 
 def test_the_deepest_path_wins_and_the_first_among_equals() -> None:
     tokens, parent = torch.tensor([[9, 5, 5, 6, 5]]), torch.tensor([[0, 0, 0, 2, 0]])
-    picked = torch.tensor([[5, 6, 6, 7, 6]])
-    assert walk_tree(tokens, parent, torch.ones(1, 5, dtype=torch.bool), picked).tolist() == [[True, False, True, True, False]]
-    picked = torch.tensor([[5, 1, 1, 7, 1]])
-    assert walk_tree(tokens, parent, torch.ones(1, 5, dtype=torch.bool), picked).tolist() == [[True, True, False, False, False]]
+    every = torch.ones(1, 5, dtype=torch.bool)
+
+    def path(*picked: int) -> list[bool]:
+        return walk_tree(tokens, parent, reach(parent), every, torch.tensor([picked]))[0].tolist()
+
+    assert path(5, 6, 6, 7, 6) == [True, False, True, True, False]
+    assert path(5, 1, 1, 7, 1) == [True, True, False, False, False]
 
 
 def test_the_pool_keeps_the_newest_runs() -> None:

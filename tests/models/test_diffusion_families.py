@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from drawloom.errors import SettingError
+from drawloom.jobs.train.start import mark_diffusion
 from drawloom.kernels.attention import FULL
+from drawloom.models.checkpoint import ZOO, locate
 from drawloom.models.diffusion import FAMILIES
-from drawloom.models.load import load_model
+from drawloom.models.load import load_model, load_network
 from drawloom.models.settings import ModelSettings
+from drawloom.models.tokenizer import load_text
 
 SHAPE = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -137,3 +141,53 @@ def test_families_that_cannot_run_are_refused_by_name(family: str, tmp_path: Pat
     with pytest.raises(SettingError, match=f"'{family}' cannot run here") as caught:
         load_model(ModelSettings(name=str(tmp_path)))
     assert all(name in str(caught.value) for name in FAMILIES)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("files", ["tokenizer.json", "vocab.json"])
+def test_their_tokenizers_are_read_without_their_code(family: str, files: str, tmp_path: Path) -> None:
+    """A config that names code of its own raises no question and runs nothing."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, "auto_map": {"AutoConfig": "configuration_x.Config"}}))
+    (tmp_path / "configuration_x.py").write_text("raise SystemExit('this must not run')")
+    (tmp_path / "tokenizer_x.py").write_text("raise SystemExit('this must not run')")
+    named = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["tokenizer_x.OwnTokenizer", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    if files == "tokenizer.json":
+        shutil.copy(ZOO / "tiny-ar/tokenizer.json", tmp_path)
+    else:
+        (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}))
+        (tmp_path / "merges.txt").write_text("a b\n")
+    text = load_text(ModelSettings(name=str(tmp_path)))
+    assert text.decode(text.encode("ab")) == "ab"
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "llama", "qwen3", "gemma2"])
+def test_a_missing_tokenizer_is_named(family: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(SettingError, match=r"(?s)no usable tokenizer .* put tokenizer\.json"):
+        load_text(ModelSettings(name=str(tmp_path)))
+
+
+def test_an_adapter_on_such_a_base(tmp_path: Path) -> None:
+    written(tmp_path / "base", "sdar")
+    (tmp_path / "adapter").mkdir()
+    told = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "base_model_name_or_path": "../base", "target_modules": ["q_proj"]}
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(told))
+    name = "base_model.model.model.layers.0.self_attn.q_proj"
+    tensors = {f"{name}.lora_A.weight": torch.ones(2, 32), f"{name}.lora_B.weight": torch.ones(32, 2)}
+    save_file(tensors, tmp_path / "adapter/adapter_model.safetensors")
+    plain, adapted = (load_model(ModelSettings(name=str(tmp_path / one))) for one in ("base", "adapter"))
+    assert (adapted.info.block_tokens, adapted.info.shifted, adapted.info.mask_token_id) == (4, False, 62)
+    assert adapted.info.fingerprint != plain.info.fingerprint
+
+
+@pytest.mark.parametrize("family", ["Fast_dLLM_Qwen", "Dream"])
+def test_trained_on_as_block_diffusion_its_masks_predict_themselves(family: str, tmp_path: Path) -> None:
+    """The recipes train without a shift, so the checkpoint that they write says so, whatever its base was."""
+    written(tmp_path / "x", family)
+    own: Any = load_network(locate(ModelSettings(name=str(tmp_path / "x"))), torch.float32, "cpu")
+    assert own.config.shifted_logits
+    mark_diffusion(own.config, 62, 8)
+    own.save_pretrained(tmp_path / "y")
+    info = load_model(ModelSettings(name=str(tmp_path / "y"))).info
+    assert (info.block_tokens, info.shifted, info.mask_token_id) == (8, False, 62)

@@ -31,6 +31,14 @@ def run(machine: Engine, requests: Sequence[Request], most_steps: int = 20_000) 
     return out
 
 
+def same_in_company(model: HashLM, asked: Sequence[Request], **settings) -> dict[str, Completion]:
+    """Completions of all requests in one engine with `settings`; each says what it says alone in a roomy one."""
+    together = run(engine(model, **settings), asked)
+    for one in asked:
+        assert ids(together[one.id]) == ids(run(engine(model), [one])[one.id]), one.id
+    return together
+
+
 def prompts(count: int, seed: int, most: int = 30) -> list[list[int]]:
     """Random prompts; some share a prefix of several pages, some are one token long."""
     rng = random.Random(seed)

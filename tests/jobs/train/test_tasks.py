@@ -91,3 +91,21 @@ def test_written_as_parquet(tmp_path: Path) -> None:
         write(tmp_path / "b.parquet", "trian", 1, 1)
     with pytest.raises(SettingError, match="did you mean 'reverse'"):
         write(tmp_path / "b.parquet", "train", 1, 1, ("revers",))
+
+
+def test_weights_say_how_often_a_kind_comes(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", "train", 1, 200, ("copy", "sort", "code"), {"copy": 9.0, "code": 0.0})
+    kinds = pq.read_table(tmp_path / "a.parquet")["task"].to_pylist()
+    assert set(kinds) == {"copy", "sort"}
+    assert kinds.count("copy") > 4 * kinds.count("sort")
+    with pytest.raises(SettingError, match="did you mean 'sort'"):
+        write(tmp_path / "b.parquet", "train", 1, 1, (), {"sortt": 1.0})
+    for weight in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(SettingError, match="the weight of 'sort' is"):
+            write(tmp_path / "b.parquet", "train", 1, 1, (), {"sort": weight})
+    assert not (tmp_path / "b.parquet").exists()
+
+
+def test_weights_that_leave_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="every kind has weight 0"):
+        write(tmp_path / "b.parquet", "train", 1, 1, ("sort",), {"sort": 0.0})
