@@ -1,4 +1,4 @@
-"""The whole command on S3: SeaweedFS with signatures, behind a proxy that fails a fifth of the requests; and settings that are wrong."""
+"""The whole command on S3: moto; SeaweedFS with signatures, behind a proxy that fails a fifth of the requests; wrong settings."""
 
 import json
 import time
@@ -11,7 +11,6 @@ from s3_rig import BUCKET, Faults, Server, faulting_proxy
 
 from drawloom.pipelines.store import open_store
 
-pytestmark = pytest.mark.s3
 Use = Callable[..., None]
 ROWS = 60
 
@@ -24,6 +23,18 @@ def generate(server: Server, source: str, output: str, **other: str) -> tuple[in
     return command.returncode, said
 
 
+def test_a_job_on_moto(moto_server: Server, use_s3: Use) -> None:
+    use_s3(moto_server)
+    place = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    open_store(place).put("in/prompts.jsonl", "".join(json.dumps(row) + "\n" for row in job_rig.prompts(ROWS)).encode())
+    code, said = generate(moto_server, place + "/in", place + "/out")
+    assert code == 0, said
+    assert job_rig.content(place + "/out")  # verified deeply
+    code, said = generate(moto_server, place + "/in", place + "/out")
+    assert (code, f"all {ROWS} rows" in said) == (0, True), said
+
+
+@pytest.mark.s3
 def test_a_job_behind_a_faulting_proxy_loses_nothing(weed_server: Server, use_s3: Use) -> None:
     use_s3(weed_server)
     place = f"s3://{BUCKET}/{uuid.uuid4().hex}"
@@ -41,6 +52,7 @@ def test_a_job_behind_a_faulting_proxy_loses_nothing(weed_server: Server, use_s3
     assert (code, "nothing to do" in said) == (3, True), said
 
 
+@pytest.mark.s3
 def test_a_wrong_secret_ends_the_command_in_time(weed_server: Server) -> None:
     started = time.monotonic()
     code, said = generate(weed_server, f"s3://{BUCKET}/in", f"s3://{BUCKET}/out", AWS_SECRET_ACCESS_KEY="wrong")
