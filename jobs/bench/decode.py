@@ -147,9 +147,9 @@ def percent(flags: Sequence[bool]) -> float:
     return 100 * sum(flags) / len(flags)
 
 
-def held_out(count: int, seed: int) -> list[Task]:
+def held_out(count: int, seed: int, stretch: int = 1) -> list[Task]:
     """Held-out tasks made on the spot."""
-    return [Task(one.task, one.prompt, one.check) for one in rows("held-out", seed, count)]
+    return [Task(one.task, one.prompt, one.check) for one in rows("held-out", seed, count, stretch=stretch)]
 
 
 def read_tasks(path: Path, count: int) -> list[Task]:

@@ -26,6 +26,7 @@ def tasks(
     seed: int = 0,
     only: Annotated[str, typer.Option(help="kinds by comma; empty: all")] = "",
     weights: Annotated[str, typer.Option(help="how often a kind is trained on, such as arithmetic=2,sort=1.5")] = "",
+    stretch: Annotated[int, typer.Option(min=1, help="sums and lists up to so many times as long")] = 1,
 ) -> None:
     """Write tasks: columns task, prompt, answer, check."""
     from drawloom.errors import SettingError
@@ -34,7 +35,7 @@ def tasks(
     told = _given([pair for pair in weights.split(",") if pair])
     if wrong := [kind for kind, weight in told.items() if isinstance(weight, bool) or not isinstance(weight, int | float)]:
         raise SettingError(f"the weight of {wrong[0]!r} is {told[wrong[0]]!r}; a number is needed")
-    write(output, split, seed, count, tuple(word for word in only.split(",") if word), told)
+    write(output, split, seed, count, tuple(word for word in only.split(",") if word), told, stretch)
 
 
 @app.command()

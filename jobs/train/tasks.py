@@ -57,14 +57,17 @@ class Task:
         return hashlib.sha256(self.prompt.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
-def rows(split: str, seed: int, count: int, only: tuple[str, ...] = (), weights: Mapping[str, float] | None = None) -> Iterator[Task]:
+def rows(
+    split: str, seed: int, count: int, only: tuple[str, ...] = (), weights: Mapping[str, float] | None = None, stretch: int = 1
+) -> Iterator[Task]:
     """`count` tasks of a split ("train" or "held-out") in an order that the seed gives; `only` limits the kinds, `weights` says how often
-    each of them comes in the training split (WEIGHTS where it says nothing)."""
+    each of them comes in the training split (WEIGHTS where it says nothing). Sums have up to 3 * stretch steps and lists up to 14 * stretch
+    items (those to sort 7)."""
     kinds, found, index, shares = only or tuple(TASKS), 0, 0, {**WEIGHTS, **(weights or {})}
     while found < count:
         dice = random.Random(f"{seed}/{index}")
         kind = kinds[index % len(kinds)] if split == "held-out" else dice.choices(kinds, [shares.get(one, 1.0) for one in kinds])[0]
-        task = TASKS[kind](dice)
+        task = TASKS[kind](dice, stretch)
         index += 1
         if task.held_out == (split == "held-out"):
             found += 1
@@ -75,11 +78,11 @@ def _task(kind: str, prompt: str, answer: str, check: Any) -> Task:
     return Task(kind, prompt + "\n", answer, json.dumps(check))
 
 
-def _arithmetic(dice: random.Random) -> Task:
-    """Two or three steps; every intermediate result stays within 0..199."""
+def _arithmetic(dice: random.Random, stretch: int) -> Task:
+    """Two or three steps and more where stretched; every intermediate result stays within 0..999."""
     name, thing, total = dice.choice(NAMES), dice.choice(THINGS), dice.randint(2, 60)
     told, worked = [f"{name} has {total} {thing}."], []
-    for step in range(dice.choice((2, 2, 3))):
+    for step in range(dice.choice((2, 2, 3)) if stretch == 1 else dice.randint(2, 3 * stretch)):
         sign = dice.choice("+-*" if step == 0 and total <= 20 else "+-")
         if sign == "-" and total < 2:
             sign = "+"
@@ -99,50 +102,50 @@ _STORIES = {
 }
 
 
-def _items(dice: random.Random, least: int = 4, most: int = 14) -> list[str]:
-    return dice.sample(WORDS, dice.randint(least, most))
+def _items(dice: random.Random, least: int = 4, most: int = 14, stretch: int = 1) -> list[str]:
+    return dice.sample(WORDS, dice.randint(least, min(most * stretch, len(WORDS) - 1)))
 
 
 def _listing(kind: str, order: str, items: list[str], answer: list[str]) -> Task:
     return _task(kind, f"{order}: {' '.join(items)}", " ".join(answer), answer)
 
 
-def _copy(dice: random.Random) -> Task:
-    items = _items(dice)
+def _copy(dice: random.Random, stretch: int) -> Task:
+    items = _items(dice, stretch=stretch)
     return _listing("copy", "Copy the list", items, items)
 
 
-def _reverse(dice: random.Random) -> Task:
-    items = _items(dice)
+def _reverse(dice: random.Random, stretch: int) -> Task:
+    items = _items(dice, stretch=stretch)
     return _listing("reverse", "Reverse the list", items, items[::-1])
 
 
-def _sort(dice: random.Random) -> Task:
+def _sort(dice: random.Random, stretch: int) -> Task:
     items = _items(dice, 3, 7)
     return _listing("sort", "Sort the list", items, sorted(items))
 
 
-def _insert(dice: random.Random) -> Task:
-    items = _items(dice, 4, 12)
+def _insert(dice: random.Random, stretch: int) -> Task:
+    items = _items(dice, 4, 12, stretch)
     fresh, anchor = dice.choice([word for word in WORDS if word not in items]), dice.choice(items)
     at = items.index(anchor) + 1
     return _listing("insert", f"Insert {fresh} after {anchor}", items, [*items[:at], fresh, *items[at:]])
 
 
-def _remove(dice: random.Random) -> Task:
-    items = _items(dice, 5, 14)
+def _remove(dice: random.Random, stretch: int) -> Task:
+    items = _items(dice, 5, 14, stretch)
     gone = dice.choice(items)
     return _listing("remove", f"Remove {gone}", items, [word for word in items if word != gone])
 
 
-def _replace(dice: random.Random) -> Task:
-    items = _items(dice)
+def _replace(dice: random.Random, stretch: int) -> Task:
+    items = _items(dice, stretch=stretch)
     gone, fresh = dice.choice(items), dice.choice([word for word in WORDS if word not in items])
     return _listing("replace", f"Replace {gone} with {fresh}", items, [fresh if word == gone else word for word in items])
 
 
-def _shuffle(dice: random.Random) -> Task:
-    items = _items(dice, 4, 10)
+def _shuffle(dice: random.Random, stretch: int) -> Task:
+    items = _items(dice, 4, 10, stretch)
     mixed = items
     while mixed == items:
         mixed = dice.sample(items, len(items))
@@ -159,7 +162,7 @@ _FIELDS: dict[str, tuple[str, Callable[[random.Random], Any], str]] = {
 }
 
 
-def _record(dice: random.Random) -> Task:
+def _record(dice: random.Random, stretch: int) -> Task:
     chosen = ["name", *dice.sample(list(_FIELDS)[1:], dice.randint(1, 3))]
     told = dice.sample(chosen, len(chosen))  # described in one order, asked for in another
     record = {field: _FIELDS[field][1](dice) for field in chosen}
@@ -188,7 +191,7 @@ _FUNCTIONS: tuple[tuple[str, str, str, Callable[[int, int], list[Any]]], ...] = 
 )
 
 
-def _code(dice: random.Random) -> Task:
+def _code(dice: random.Random, stretch: int) -> Task:
     told, argument, body, inputs = dice.choice(_FUNCTIONS)
     a, b = dice.randint(1, 9), dice.randint(1, 9)
     numbers = {"a": a, "b": b, "c": a + b}
@@ -198,7 +201,7 @@ def _code(dice: random.Random) -> Task:
     return _task("code", f"Write a Python function {name}({argument}) that {told.format(**numbers)}", source, check)
 
 
-TASKS: dict[str, Callable[[random.Random], Task]] = {
+TASKS: dict[str, Callable[[random.Random, int], Task]] = {
     "arithmetic": _arithmetic,
     "copy": _copy,
     "reverse": _reverse,
@@ -213,8 +216,16 @@ TASKS: dict[str, Callable[[random.Random], Task]] = {
 WEIGHTS = {"arithmetic": 5.0, "json": 1.0, "code": 1.0}
 
 
-def write(output: Path, split: str, seed: int, count: int, only: tuple[str, ...] = (), weights: Mapping[str, float] | None = None) -> None:
-    """Write rows() to a Parquet file. Raises SettingError for an unknown split or kind, or a weight below 0."""
+def write(
+    output: Path,
+    split: str,
+    seed: int,
+    count: int,
+    only: tuple[str, ...] = (),
+    weights: Mapping[str, float] | None = None,
+    stretch: int = 1,
+) -> None:
+    """Write rows() to a Parquet file. Raises SettingError for an unknown split or kind, a weight below 0, or a stretch below 1."""
     if split not in SPLITS:
         raise SettingError(f"split {split!r} is unknown; {nearest(split, list(SPLITS))}")
     if strange := [kind for kind in (*only, *(weights or {})) if kind not in TASKS]:
@@ -223,7 +234,9 @@ def write(output: Path, split: str, seed: int, count: int, only: tuple[str, ...]
         raise SettingError(f"the weight of {wrong[0]!r} is {(weights or {})[wrong[0]]}; a number of at least 0 is needed")
     if not sum({**WEIGHTS, **(weights or {})}.get(kind, 1.0) for kind in only or TASKS):
         raise SettingError("every kind has weight 0, so there is nothing to write; give one of them more")
+    if stretch < 1:
+        raise SettingError(f"stretch is {stretch}; a whole number of at least 1 is needed")
     made(output.parent)
     if output.is_dir():
         raise SettingError(f"{output} is a folder; name a file, such as {output / 'tasks.parquet'}")
-    pq.write_table(pa.Table.from_pylist([asdict(task) for task in rows(split, seed, count, only, weights)]), output)
+    pq.write_table(pa.Table.from_pylist([asdict(task) for task in rows(split, seed, count, only, weights, stretch)]), output)

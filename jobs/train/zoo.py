@@ -1,7 +1,7 @@
 """The small models of models/zoo, from nothing: data, a fresh network, and the five recipes in order. A broken run goes on where it was.
 
-A network learns to answer (tiny-ar), then to fill blocks (tiny-bd); adapters on these learn to fill several blocks at once (tiny-mbd), to
-correct their guesses (tiny-mbd-dmax), and to reach their greedy text in few Jacobi iterations (tiny-jf).
+A network learns to answer (tiny-ar), then to fill blocks (tiny-bd), short answers before long ones; adapters on these learn to fill several
+blocks at once (tiny-mbd), to correct their guesses (tiny-mbd-dmax), and to reach their greedy text in few Jacobi iterations (tiny-jf).
 """
 
 import shutil
@@ -27,39 +27,57 @@ NATIVE: dict[str, tuple[str, dict[str, float]]] = {  # the recipe that each mode
     "tiny-mbd-dmax": ("dmax-multi-block", {"threshold": 0.5}),
     "tiny-jf": ("jacobi", {"width": 16}),
 }
-FIRST, EVEN = {"count": 400_000, "seed": 1}, {"count": 200_000, "seed": 2}
-# The first stage learns sums, which take longest; in the second lists and records come as often as they do.
-EVEN_WEIGHTS = {"arithmetic": 2.0, "json": 1.5, "code": 0.3, "shuffle": 0.3, "copy": 0.5, "reverse": 1.5, "sort": 1.5}
-OWN_ROWS, BLOCK, RANK = 20_000, 8, 16
-COMMON = {"row_tokens": 256, "rows": 16, "save_every": 100}
+# What `drawloom train tasks` writes for each file. The first stage learns sums, which take longest; in the second lists and records come as
+# often as they do; the third has long answers, several blocks of them.
+DATA: dict[str, dict[str, Any]] = {
+    "tasks": {"count": 400_000, "seed": 1},
+    "even": {
+        "count": 200_000,
+        "seed": 2,
+        "weights": {"arithmetic": 2.0, "json": 1.5, "code": 0.3, "shuffle": 0.3, "copy": 0.5, "reverse": 1.5, "sort": 1.5},
+    },
+    "long": {
+        "count": 200_000,
+        "seed": 3,
+        "weights": {"arithmetic": 2.0, "json": 1.5, "code": 0.3, "shuffle": 0.2, "copy": 0.5, "insert": 2.0, "remove": 1.5},
+        "stretch": 2,
+    },
+}
+OWN_ROWS, OWN_TOKENS, BLOCK, RANK = 10_000, 128, 8, 16
+COMMON: dict[str, Any] = {"row_tokens": 256, "save_every": 100}
+LONG = {"row_tokens": 384, "rows": 8}
 
 
 def zoo(output: Path, threads: int = 0) -> None:
     """Train all five below `output`; hours on a CPU."""
-    first, data, common = output / "tasks.parquet", output / "even.parquet", {**COMMON, "threads": threads}
-    _write_once(first, FIRST)
-    _write_once(data, EVEN, EVEN_WEIGHTS)
+    paths = {name: output / f"{name}.parquet" for name in DATA}
+    for name, path in paths.items():
+        _write_once(path, DATA[name])
     if not (output / "fresh/config.json").exists():
-        fresh(FreshSettings(data=str(first), output=str(output / "fresh")))
+        fresh(FreshSettings(data=str(paths["tasks"]), output=str(output / "fresh")))
 
-    def step(train: Callable[[Any], None], settings: type[TrainSettings], name: str, base: str, **more: Any) -> None:
-        one = settings(**{"data": str(data), **common, **more, "output": str(output / name), "base": str(output / base)})
+    def step(train: Callable[[Any], None], settings: type[TrainSettings], name: str, base: str, data: Path, **more: Any) -> None:
+        given = {**COMMON, "threads": threads, **more, "data": str(data), "output": str(output / name), "base": str(output / base)}
+        one = settings(**given)
         if not is_done(one):
             train(one)
 
-    step(autoregressive.train, TrainSettings, "tiny-ar-first", "fresh", steps=1400, data=str(first))
-    step(autoregressive.train, TrainSettings, "tiny-ar", "tiny-ar-first", steps=1100, learning_rate=1.5e-3)
-    step(block.train, BlockSettings, "tiny-bd", "tiny-ar", steps=550, rows=12, learning_rate=1.5e-3, block=BLOCK)
-    adapter = {"lora_rank": RANK, "block": BLOCK, "rows": 12}
-    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", steps=160, **adapter)
-    step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", steps=250, **adapter)
-    own = own_answers(output, data)
-    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", steps=250, rows=12, data=str(own), lora_rank=RANK)
+    step(autoregressive.train, TrainSettings, "tiny-ar-first", "fresh", paths["tasks"], steps=1400, rows=16)
+    step(autoregressive.train, TrainSettings, "tiny-ar-second", "tiny-ar-first", paths["even"], steps=1100, rows=16, learning_rate=1.5e-3)
+    step(autoregressive.train, TrainSettings, "tiny-ar", "tiny-ar-second", paths["long"], steps=350, learning_rate=1e-3, **LONG)
+    blocks = {"block": BLOCK, "learning_rate": 1.5e-3}
+    step(block.train, BlockSettings, "tiny-bd-first", "tiny-ar-second", paths["even"], steps=550, rows=12, **blocks)
+    step(block.train, BlockSettings, "tiny-bd", "tiny-bd-first", paths["long"], steps=600, **LONG, **blocks)
+    adapter = {"lora_rank": RANK, "block": BLOCK, **LONG}
+    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", paths["long"], steps=450, **adapter)
+    step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", paths["long"], steps=200, **adapter)
+    own = own_answers(output, paths["long"])
+    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", own, steps=200, lora_rank=RANK, **LONG)
 
 
-def _write_once(path: Path, size: Mapping[str, int], weights: Mapping[str, float] | None = None) -> None:
+def _write_once(path: Path, told: Mapping[str, Any]) -> None:
     if not path.exists():
-        write(path.with_suffix(".tmp"), "train", size["seed"], size["count"], weights=weights)
+        write(path.with_suffix(".tmp"), "train", **told)
         path.with_suffix(".tmp").rename(path)
 
 
@@ -74,7 +92,7 @@ def own_answers(output: Path, data: Path) -> Path:
         "input": str(prompts),
         "output": str(job),
         "model": {"name": str(output / "tiny-ar")},
-        "sampling": {"max_tokens": 96, "temperature": 0.0},
+        "sampling": {"max_tokens": OWN_TOKENS, "temperature": 0.0},
     }
     generate(JobSettings.parse(settings), Console())
     table = pq.read_table(job, columns=["prompt", "samples"])

@@ -4,80 +4,12 @@ import random
 from typing import Any
 
 import pytest
-import torch
-from oracles import GOLD, choose
 from rig import engine, ids, request, run, same_in_company
+from sub_blocks_oracle import naive
 
-from drawloom.actors.request import Sampling
 from drawloom.decoders.recipes import build
 from drawloom.errors import SettingError
-from drawloom.models.hash_lm import HashLM, mix
-
-
-class Books:
-    """K/V of HashLM up to the end of the current block, as of the forward that computed it last; visibility by blocks."""
-
-    def __init__(self, model: HashLM, size: int) -> None:
-        self.model, self.size = model, size
-        self.pairs, self.deep = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
-
-    def forward(self, tokens: list[int], places: list[int]) -> torch.Tensor:
-        """Recompute `places`, all in blocks that `tokens` holds whole; logits [len(tokens), V], right for those places."""
-        more = torch.zeros(len(tokens) - len(self.pairs), dtype=torch.int64)
-        self.pairs, self.deep = torch.cat([self.pairs, more]), torch.cat([self.deep, more])
-        position = torch.arange(len(tokens))
-        self.pairs[places] = self.model.pair(position, torch.tensor(tokens))[places]
-        seen = (position[None, :] // self.size <= position[:, None] // self.size).long()
-        self.deep[places] = mix((self.pairs * seen).sum(1) + position * GOLD)[places]
-        return self.model.logits((self.deep * seen).sum(1), position)
-
-
-def naive(model: HashLM, prompt: list[int], sampling: Sampling, seed: int, params: dict[str, Any]) -> tuple[list[int], int]:
-    """Text and number of decoding forwards."""
-    mask, size, sub, tau = model.info.vocab_size - 1, params["block"], params["sub"], params["threshold"]
-    limit, ends = len(prompt) + sampling.max_tokens, () if sampling.ignore_eos else model.info.eos_token_ids
-    books, first, forwards = Books(model, size), (len(prompt) - 1) // size * size, 0
-    canvas = [*prompt, *[mask] * (first + size - len(prompt))]
-    books.forward(canvas[:first], list(range(first))) if first else None
-
-    def ask(places: list[int], wanted: list[int]) -> dict[int, tuple[int, float]]:
-        logits = books.forward(canvas, places)
-        logits[:, mask] = -torch.inf
-        picks = {p: choose(logits[p - 1], sampling, [], 0, seed, 0, p) for p in wanted}
-        return {p: (token, float(logits[p - 1].softmax(0)[token])) for p, token in picks.items()}
-
-    while True:
-        block, fresh = list(range(first, first + size)), True
-        while mask in canvas[first:]:
-            at = canvas.index(mask, first)
-            part = list(range(first + (at - first) // sub * sub, first + (at - first) // sub * sub + sub))
-            open_ = [p for p in part if canvas[p] == mask]
-            alone = params["cache"] == "sub" and not fresh and canvas[part[0]] != mask
-            said = ask(part if alone else block, open_)
-            best = max(open_, key=lambda p: (said[p][1], -p))
-            for p in open_:
-                if said[p][1] > tau or p == best:
-                    canvas[p] = said[p][0]
-            fresh, forwards = False, forwards + 1
-            if (out := text(canvas, prompt, limit, ends, mask)) is not None:
-                return out, forwards
-        said = ask(block, [first + size])
-        forwards += 1
-        canvas = [*canvas, said[first + size][0], *[mask] * (size - 1)]
-        first += size
-        if (out := text(canvas, prompt, limit, ends, mask)) is not None:
-            return out, forwards
-
-
-def text(canvas: list[int], prompt: list[int], limit: int, ends: Any, mask: int) -> list[int] | None:
-    out = []
-    for token in canvas[len(prompt) : limit]:
-        if token == mask:
-            return None
-        if token in ends:
-            return out
-        out.append(token)
-    return out if len(prompt) + len(out) == limit else None
+from drawloom.models.hash_lm import HashLM
 
 
 def some(number: int) -> tuple[list[int], dict[str, Any], Any]:

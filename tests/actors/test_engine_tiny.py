@@ -3,8 +3,13 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
+import canvas_oracle
+import diffusion_checkpoints
+import frontier_oracle
 import pytest
+import sub_blocks_oracle
 import tiny
 from block_oracle import BLOCK_RECIPES, oracle_of, watch
 from rig import ids, request, run
@@ -95,3 +100,44 @@ def test_tree_drafts_step_by_step(where: str, name: str, number: int, at, plain_
     assert done.samples[0].reveals is not None
     by_forward = Counter(reveal.final for reveal in done.samples[0].reveals)
     assert [by_forward[forward] for forward in sorted(by_forward)] == counts
+
+
+CACHES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [  # family, recipe, parameters, and those of the exact version
+    ("llada", "fast-dllm", {"block": 16, "cache": "prefix", "threshold": 0.6}, {"cache": "none"}),
+    ("llada", "fast-dllm", {"block": 16, "cache": "dual", "threshold": 0.6}, {"cache": "none"}),
+    ("llada", "fast-dllm-factor", {"block": 8, "cache": "dual", "factor": 1.0}, {"cache": "none"}),
+    (
+        "llada",
+        "d3llm",
+        {"block": 8, "threshold": 1.0, "open_at": 0.5, "full_at": 0.95, "delay": 1, "refresh": 10_000},
+        {"delay": -1},
+    ),
+    ("Fast_dLLM_Qwen", "fast-dllm-v2", {"block": 16, "sub": 4, "threshold": 0.6, "cache": "sub"}, {"cache": "none"}),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "params", "exact"), CACHES)
+def test_an_approximate_cache_equals_its_books(family: str, name: str, params: Any, exact: Any, tmp_path_factory: Any) -> None:
+    """On a network, too: which positions a forward recomputed, and what K/V the others kept. The cache must have changed some text."""
+    folder = tmp_path_factory.mktemp(family) / "x"
+    own = {"bd_size": params["block"]} if family == "Fast_dLLM_Qwen" else {}
+    diffusion_checkpoints.written(folder, family, sharp=0.5, **own)
+    model, machine = tiny.Plain(str(folder)), tiny.engine_of(str(folder))
+    changed = 0
+    for number in range(6):
+        rng = random.Random(f"{name} {params} {number}")
+        prompt, limit = prompt_of(rng, model), rng.randrange(20, 50)
+        sampling = {"max_tokens": limit, "temperature": (0.0, 0.8)[number % 2], "ignore_eos": number % 3 > 0}
+        asked = [request(kind, prompt, name, number, one, **sampling) for kind, one in (("x", params), ("exact", {**params, **exact}))]
+        done = run(machine, asked)
+        changed += ids(done["x"]) != ids(done["exact"])
+        for one in asked:
+            told = dict(one.decoder_params)
+            if name == "d3llm":
+                want = frontier_oracle.naive(model, prompt, one.sampling, number, told)[0]
+            elif name == "fast-dllm-v2":
+                want = sub_blocks_oracle.naive(model, prompt, one.sampling, number, told)[0]
+            else:
+                want = canvas_oracle.naive(model, prompt, one.sampling, number, name, told)[0]
+            assert ids(done[one.id]) == want
+    assert changed

@@ -38,6 +38,7 @@ def test_published_with_cards_and_without_training_state(tmp_path: Path) -> None
     first, second = card.index("from random weights"), card.index("from the stage before")
     assert first < second < card.index("Answers to 20 held-out tasks (seed 7), decoded with `ar`")
     assert "| copy | 100.0 % |" in card
+    assert "with `--stretch 2`" in card
     assert str(tmp_path) not in card
     assert locate(ModelSettings(name=str(tmp_path / "out/tiny-ar"))).files()
 

@@ -41,6 +41,17 @@ def test_arithmetic_is_worked_step_by_step() -> None:
         assert last == f"answer: {steps[-1].split(' = ')[1]}"
 
 
+def test_stretched_tasks_are_longer_and_right() -> None:
+    usual, long = (list(rows("train", 1, 600, stretch=stretch)) for stretch in (1, 3))
+    assert all(grade_all([(task.task, task.check, task.answer) for task in long]))
+    words = {name: [len(task.answer.split()) for task in some if task.task == "copy"] for name, some in (("usual", usual), ("long", long))}
+    assert max(words["usual"]) <= 14 < max(words["long"]) <= 42
+    steps = [task.answer.count("=") for task in long if task.task == "arithmetic"]
+    assert min(steps) == 2
+    assert max(steps) == 9
+    assert not {task.prompt for task in long} & {task.prompt for task in rows("held-out", 4, 100, stretch=3)}
+
+
 @pytest.mark.parametrize(
     "source",
     [
