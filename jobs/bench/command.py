@@ -47,7 +47,6 @@ def decode(
     only: Annotated[str, typer.Option(help="methods by comma, such as `tiny-mbd multi-block`, or models; empty: all of the zoo")] = "",
     zoo: Annotated[Path | None, typer.Option(help="folder that `drawloom train zoo` filled")] = None,
     thresholds: Annotated[str, typer.Option(help="values of the swept parameter by comma; empty: 0.5,0.7,0.9,0.99")] = "",
-    stretch: Annotated[int, typer.Option(min=1, help="tasks made on the spot up to so many times as long")] = 1,
     threads: Annotated[int, typer.Option(min=0, help="0: torch's own count")] = 0,
 ) -> None:
     """Accuracy, tokens a forward and speed of the zoo's recipes over thresholds: one JSON line a point, then the AUP of each curve."""
@@ -57,7 +56,7 @@ def decode(
 
     if threads:
         torch.set_num_threads(threads)
-    some = read_tasks(tasks, rows) if tasks else held_out(rows, 0, stretch)
+    some = read_tasks(tasks, rows) if tasks else held_out(rows, 0)
     curves = chosen(_words(only), numbers(_words(thresholds)))
     for line in lines(run_decode(curves, some, batch, zoo)):
         typer.echo(line)

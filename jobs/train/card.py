@@ -75,9 +75,8 @@ def card(name: str, trained: Path, usual: Mapping[str, Any], long: Mapping[str, 
     """The Markdown of a model card, from what was measured on usual tasks and on stretched ones."""
     recipe, params = NATIVE[name]
     asked = " ".join([recipe, *(f"{key}={value:g}" for key, value in params.items())])
-    kinds = "\n".join(
-        f"| {kind} | {share:.1f} % | {long['accuracy_by_task'][kind]:.1f} % |" for kind, share in usual["accuracy_by_task"].items()
-    )
+    other = {kind: f"{share:.1f} %" for kind, share in long["accuracy_by_task"].items()}
+    kinds = "\n".join(f"| {kind} | {share:.1f} % | {other.get(kind, '')} |" for kind, share in usual["accuracy_by_task"].items())
     trained_on = "\n".join(f"- {stage(folder)}" for folder in stages(trained))
     return f"""---
 license: apache-2.0
