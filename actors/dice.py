@@ -22,8 +22,6 @@ class Dice:
     repetition: Tensor
     frequency: Tensor
     presence: Tensor
-    seed: Tensor
-    sample: Tensor
     bias: Tensor
     bias_token: Tensor = field(metadata={"fill": -1})
 
@@ -42,8 +40,6 @@ def dice_of(sequences: Listlike[Sequence]) -> Dice:
         repetition=torch.tensor([one.repetition_penalty for one in settings]),
         frequency=torch.tensor([one.frequency_penalty for one in settings]),
         presence=torch.tensor([one.presence_penalty for one in settings]),
-        seed=torch.tensor([_signed(sequence.request.seed) for sequence in sequences]),
-        sample=torch.tensor([sequence.index for sequence in sequences]),
         bias_token=torch.tensor([[*one.logit_bias, *[-1] * pad] for one, pad in zip(settings, pads, strict=True)], dtype=torch.int64),
         bias=torch.tensor([[*one.logit_bias.values(), *[0.0] * pad] for one, pad in zip(settings, pads, strict=True)]),
     )
@@ -81,9 +77,10 @@ def needs_of(sequence: Sequence) -> Needs:
     )
 
 
-def draw_of(dice: Dice, line: Tensor, position: Tensor) -> Draw:
+def draw_of(dice: Dice, lines: Lines, line: Tensor, position: Tensor) -> Draw:
     """Draw of rows [L] that belong to `line` [L] and predict absolute `position` [L]."""
-    return Draw(dice.temperature[line], dice.top_k[line], dice.top_p[line], dice.min_p[line], dice.seed[line], dice.sample[line], position)
+    settings = dice.temperature, dice.top_k, dice.top_p, dice.min_p, lines.seed, lines.sample
+    return Draw(*(values[line] for values in settings), position)
 
 
 def penalty_of(dice: Dice, lines: Lines, step: Step, flat: Tensor, vocab_size: int) -> Penalty:
@@ -114,7 +111,3 @@ def _context(step: Step, lines: Lines, line: Tensor, k: Tensor) -> Tensor:
 
 def _tally(tokens: Tensor, counted: Tensor, vocab_size: int) -> Tensor:
     return torch.zeros(len(tokens), vocab_size, device=tokens.device).scatter_add_(1, tokens, counted.float())
-
-
-def _signed(seed: int) -> int:
-    return seed - 2**64 if seed >= 2**63 else seed

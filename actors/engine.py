@@ -17,7 +17,6 @@ from drawloom.actors.planner import Plan, Planner
 from drawloom.actors.request import Completion, EngineStats, Request, Sample, Stats
 from drawloom.actors.sequence import Sequence, StopStrings
 from drawloom.actors.settings import EngineSettings
-from drawloom.decoders.recipes import recipe
 from drawloom.decoders.step import Decoder
 from drawloom.errors import RowError
 from drawloom.models.pages import PagePool
@@ -187,7 +186,7 @@ class Engine:
             prompt_tokens=sequence.prompt_len,
             stats=_stats(job.sequences, now),
             decoder=job.request.decoder,
-            lossless=recipe(job.request.decoder).lossless,
+            lossless=sequence.decoder.lossless,
         )
 
 

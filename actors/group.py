@@ -32,6 +32,7 @@ class Group:
                 [sequence.limit for sequence in new],
                 [sequence.ends for sequence in new],
                 self.decoder.max_commit,
+                [(sequence.request.seed, sequence.index) for sequence in new],
             )
             lines = _on(lines, self.device)
             self._append(new, (lines, _on(dice_of(new), self.device), self.decoder.begin(lines)))

@@ -13,9 +13,9 @@ from drawloom.actors.dice import Needs, draw_of, penalty_of
 from drawloom.actors.group import Group
 from drawloom.actors.pack import Packed, Part, row_slots, unpack
 from drawloom.actors.planner import Plan
-from drawloom.decoders.step import Commit, Picks
+from drawloom.decoders.step import Commit, Law, Picks, Step
 from drawloom.kernels.noise import uniform_at
-from drawloom.kernels.pick import Draw, Penalty, Picked, pick, top_logprobs
+from drawloom.kernels.pick import Draw, Penalty, Picked, law, pick, top_logprobs
 from drawloom.models.ragged import Model
 
 
@@ -64,14 +64,15 @@ def harvest(plan: Plan, packed: Packed, logits: Tensor, model: Model) -> list[De
     for share in shares:
         step = share.part.step
         assert step is not None
-        commit = share.group.accept(step, _picks(share, picked))
+        commit = share.group.accept(step, _picks(share, picked, _unmasked(logits[share.span], model.info.mask_token_id)))
         if not share.group.decoder.keeps_leading:
             _compact(share.part, commit, model, packed.ragged.page_tokens)
         rows = step.valid.sum(1) if packed.exact else torch.full_like(commit.count, step.tokens.shape[1])
         tensors.append(torch.stack([commit.count, commit.keep.sum(1), commit.drafted, commit.accepted, rows]))
         tensors.extend((commit.tokens, commit.logprob))
         if share.group.needs.alternatives >= 0:
-            tensors.extend(_alternatives(share, logits[share.span], picked.token[share.span], model.info.mask_token_id))
+            said = _said(share, commit, logits[share.span], picked.token[share.span])
+            tensors.extend(_alternatives(*said, max(1, share.group.needs.alternatives), model.info.mask_token_id))
         if share.group.needs.trace:
             never = torch.zeros_like(commit.tokens)
             tensors.extend(never if values is None else values for values in (commit.ago, commit.edits))
@@ -103,7 +104,7 @@ def _shares(plan: Plan, packed: Packed) -> list[_Scored]:
 
 def _pick(shares: list[_Scored], logits: Tensor, mask_token: int | None) -> Picked:
     needs = reduce(Needs.__or__, (share.group.needs for share in shares), Needs())
-    draws = [draw_of(share.group.dice, share.line, share.position) for share in shares] if needs.warm else []
+    draws = [draw_of(share.group.dice, share.group.lines, share.line, share.position) for share in shares] if needs.warm else []
     penalties = [_penalty(share, logits.shape[1]) for share in shares if share.group.needs.adjusted]
     return pick(
         logits,
@@ -115,14 +116,24 @@ def _pick(shares: list[_Scored], logits: Tensor, mask_token: int | None) -> Pick
     )
 
 
-def _picks(share: _Scored, picked: Picked) -> Picks:
+def _picks(share: _Scored, picked: Picked, logits: Tensor) -> Picks:
     group, step = share.group, share.part.step
     assert step is not None
     picks = unpack(picked, share.span, share.flat, step)
-    if not group.decoder.needs_chance:
-        return picks
-    position, seed, sample = step.positions + int(group.decoder.shifted), group.dice.seed[:, None], group.dice.sample[:, None]
-    return replace(picks, chance=uniform_at(seed.expand_as(position), sample.expand_as(position), position).float())
+    if group.decoder.needs_chance:
+        position, seed, sample = step.positions + int(group.decoder.shifted), group.lines.seed[:, None], group.lines.sample[:, None]
+        chance = uniform_at(seed.expand_as(position), sample.expand_as(position), position).float()
+        picks = replace(picks, chance=chance)
+    if group.decoder.needs_law:
+        own = law(picked.choice[share.span], None if picked.draw is None else picked.draw.rows(share.span)), logits.log_softmax(-1)
+        picks = replace(picks, law=Law(*(_spread(values, share.flat, step) for values in own)))
+    return picks
+
+
+def _spread(values: Tensor, flat: Tensor, step: Step) -> Tensor:
+    """values [L, V] of rows `flat` -> [S, K, V]."""
+    out = values.new_zeros(step.tokens.numel(), values.shape[1])
+    return out.index_copy_(0, flat, values).unflatten(0, step.tokens.shape)
 
 
 def _guided(shares: list[_Scored], logits: Tensor) -> Tensor:
@@ -146,12 +157,31 @@ def _penalty(share: _Scored, vocab_size: int) -> Penalty:
     return replace(own, rows=own.rows + share.span.start)
 
 
-def _alternatives(share: _Scored, logits: Tensor, token: Tensor, mask_token: int | None) -> list[Tensor]:
+def _said(share: _Scored, commit: Commit, logits: Tensor, token: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Line, absolute position, logits and token of everything said in this step: by its source's row, or by the row of its position."""
+    if commit.source is None:
+        return share.line, share.position, logits, token
+    assert share.part.step is not None
+    step = share.part.step
+    taken = torch.arange(commit.tokens.shape[1], device=token.device) < commit.count[:, None]
+    line = torch.arange(len(commit.count), device=token.device)[:, None].expand_as(taken)[taken]
+    flat = line * step.tokens.shape[1] + commit.source[taken]
+    where = torch.zeros(step.tokens.numel(), dtype=torch.int64, device=token.device)
+    where[share.flat] = torch.arange(len(share.flat), device=token.device)
+    return line, step.positions.flatten()[flat] + int(share.group.decoder.shifted), logits[where[flat]], commit.tokens[taken]
+
+
+def _alternatives(line: Tensor, position: Tensor, logits: Tensor, token: Tensor, k: int, mask_token: int | None) -> list[Tensor]:
     """Columns line, absolute position, rank and k ids [L, 3 + k], and k log-probabilities [L, k]."""
-    if mask_token is not None:
-        logits = logits.index_fill(-1, torch.tensor([mask_token], device=logits.device), -torch.inf)
-    ids, values, rank = top_logprobs(logits, token, max(1, share.group.needs.alternatives))
-    return [torch.cat([torch.stack([share.line, share.position, rank], 1), ids], 1), values]
+    ids, values, rank = top_logprobs(_unmasked(logits, mask_token), token, k)
+    return [torch.cat([torch.stack([line, position, rank], 1), ids], 1), values]
+
+
+def _unmasked(logits: Tensor, mask_token: int | None) -> Tensor:
+    """The mask token of a diffusion model has no mass."""
+    if mask_token is None:
+        return logits
+    return logits.index_fill(-1, torch.tensor([mask_token], device=logits.device), -torch.inf)
 
 
 def _compact(part: Part, commit: Commit, model: Model, page_tokens: int) -> None:

@@ -1,4 +1,7 @@
-"""The first loop: draft, verify in one forward, keep what agrees. Autoregression is the empty draft."""
+"""The first loop: draft, verify in one forward, keep what agrees. Autoregression is the empty draft.
+
+The target draws for itself after each row; other verifiers than that work on trees (trees.py), a chain being one.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,22 +11,8 @@ from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter
 from drawloom.decoders.step import Commit, Lines, Picks, Plain, Step
-from drawloom.errors import SettingError
+from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
 from drawloom.kernels.verify import walk_chain
-
-
-@dataclass(frozen=True)
-class Verifier:
-    """What a verifier guarantees and which draft laws keep that guarantee."""
-
-    name: str
-    lossless: bool
-    laws: frozenset[str]
-
-
-# Draft and target share counter-based noise keyed by (seed, position, token), and what is emitted is the target's own draw
-# (Daliri et al. 2025).
-coupled = Verifier("coupled", lossless=True, laws=frozenset({"one_hot", "sampled"}))
 
 
 @dataclass(frozen=True)
@@ -36,7 +25,7 @@ class DraftState:
 
 
 class DraftVerify(Plain):
-    """DraftVerify(drafter x shape x verifier): chain of up to `width` drafted tokens behind the last final token.
+    """DraftVerify(drafter x shape): chain of up to `width` drafted tokens behind the last final token.
 
     Row 0 carries the last final token, whose K/V is not in the prefix yet; rows 1.. carry the draft.
     """
@@ -44,11 +33,8 @@ class DraftVerify(Plain):
     shifted = True
     block_tokens = 1
 
-    def __init__(self, drafter: Drafter, width: int, verifier: Verifier = coupled) -> None:
-        if drafter.law not in verifier.laws:
-            raise SettingError(
-                f"verifier {verifier.name!r} takes drafts of law {sorted(verifier.laws)}, not {drafter.law!r}; choose another pair"
-            )
+    def __init__(self, drafter: Drafter, width: int, verifier: Verifier = COUPLED) -> None:
+        check_law(verifier, drafter.law)
         self.drafter, self.width, self.lossless = drafter, width, verifier.lossless
         self.max_rows = self.max_commit = width + 1
 

@@ -4,14 +4,18 @@ from typing import Any
 
 from drawloom.decoders import scores
 from drawloom.decoders.denoise import Denoise, Revise, Select, Window
+from drawloom.decoders.draft_verify import DraftVerify
+from drawloom.decoders.drafters import Drafter
 from drawloom.decoders.frontier import Frontier, Rules
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.guided import Guided
 from drawloom.decoders.scores import SCORES
 from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
+from drawloom.decoders.step import Decoder
 from drawloom.decoders.sub_blocks import SubBlocks
 from drawloom.decoders.tree_drafters import jacobi_blocks, lookahead
-from drawloom.decoders.trees import TreeDrafter, TreeVerify
+from drawloom.decoders.trees import TreeDrafter, TreeVerify, chain
+from drawloom.decoders.verifiers import verifier_named
 from drawloom.errors import SettingError
 from drawloom.settings import nearest
 
@@ -51,25 +55,32 @@ def score_named(name: str) -> Any:
     return SCORES[name]
 
 
-def forced(block: int, blocks: int, spawn: float, pool: int, width: int) -> TreeVerify:
+def drafted(drafter: Drafter, width: int, verifier: str) -> Decoder:
+    """A chain of up to `width` drafted tokens."""
+    at_least(1, width=width)
+    found = verifier_named(verifier)
+    return DraftVerify(drafter, width, found) if found.same_text else tree(chain(drafter, width), 0, verifier)
+
+
+def forced(block: int, blocks: int, spawn: float, pool: int, width: int, verifier: str) -> TreeVerify:
     at_least(1, block=block, blocks=blocks, width=width)
     at_least(0, pool=pool)
-    return tree(jacobi_blocks(block, blocks, spawn, pool, width), 2 * pool * (width + 1))
+    return tree(jacobi_blocks(block, blocks, spawn, pool, width), 2 * pool * (width + 1), verifier)
 
 
-def looking_ahead(window: int, ngram: int, guesses: int, pool: int) -> TreeVerify:
+def looking_ahead(window: int, ngram: int, guesses: int, pool: int, verifier: str) -> TreeVerify:
     at_least(1, window=window, guesses=guesses, pool=pool)
     at_least(2, ngram=ngram)
-    return tree(lookahead(window, ngram, guesses, pool), pool * ngram)
+    return tree(lookahead(window, ngram, guesses, pool), pool * ngram, verifier)
 
 
-def tree(drafter: TreeDrafter, remembered: int) -> TreeVerify:
+def tree(drafter: TreeDrafter, remembered: int, verifier: str) -> TreeVerify:
     """A tree whose rows see one another through a table of rows x rows."""
     if drafter.rows > MOST_ROWS:
         raise SettingError(f"these parameters ask for {drafter.rows} rows a forward; at most {MOST_ROWS} are possible: draft less")
     if remembered > MOST_REMEMBERED:
         raise SettingError(f"these parameters remember {remembered} tokens a text; at most {MOST_REMEMBERED} are possible: lower pool")
-    return TreeVerify(drafter)
+    return TreeVerify(drafter, verifier_named(verifier))
 
 
 def steps_of(steps: int, block: int) -> int:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from drawloom.decoders import makers, scores
 from drawloom.decoders.denoise import Denoise
-from drawloom.decoders.draft_verify import DraftVerify, coupled
+from drawloom.decoders.draft_verify import DraftVerify
 from drawloom.decoders.drafters import jacobi, lookup, none
 from drawloom.decoders.frontier import Rules
 from drawloom.decoders.self_verify import above_score, bandit, between_scores, long_run
@@ -56,28 +56,32 @@ def _diffusion(make: Callable[..., Decoder], about: str, paper: str, model: str 
 
 RECIPES: dict[str, Recipe] = {
     "ar": Recipe(
-        lambda: DraftVerify(none(), 0, coupled),
+        lambda: DraftVerify(none(), 0),
         "plain autoregression, one token a forward",
         "",
     ),
     "lookup": Recipe(
-        lambda width=16, ngram=8, least=2, per_match=1: DraftVerify(lookup(ngram, least, per_match), makers.count(width=width), coupled),
+        lambda width=16, ngram=8, least=2, per_match=1, verifier="coupled": makers.drafted(
+            lookup(ngram, least, per_match), width, verifier
+        ),
         "drafts what followed the last n tokens earlier in the text, up to per_match * n tokens of it",
         "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487; SuffixDecoding, arXiv 2411.04975",
     ),
     "jacobi": Recipe(
-        lambda width=8: DraftVerify(jacobi(makers.count(width=width)), width, coupled),
+        lambda width=8, verifier="coupled": makers.drafted(jacobi(makers.count(width=width)), width, verifier),
         "drafts the target's own answers to the last draft",
         "Parallel (Jacobi) decoding, arXiv 2305.10427",
     ),
     "jacobi-forcing": Recipe(
-        lambda block=16, blocks=2, spawn=0.85, pool=4, width=8: makers.forced(block, blocks, spawn, pool, width),
+        lambda block=16, blocks=2, spawn=0.85, pool=4, width=8, verifier="coupled": makers.forced(
+            block, blocks, spawn, pool, width, verifier
+        ),
         "jacobi over blocks: a draft ends with its block, one more block is drafted once the share `spawn` of a block is final; what was "
         "said behind rejected tokens is tried again, in up to `pool` branches of `width` tokens",
         "Jacobi Forcing, multi-block decoding with rejection recycling, arXiv 2512.14681",
     ),
     "lookahead": Recipe(
-        lambda window=8, ngram=4, guesses=4, pool=64: makers.looking_ahead(window, ngram, guesses, pool),
+        lambda window=8, ngram=4, guesses=4, pool=64, verifier="coupled": makers.looking_ahead(window, ngram, guesses, pool, verifier),
         "Jacobi iterations over a window give n-grams; up to `guesses` of the last `pool` ones are verified beside them",
         "Lookahead decoding, arXiv 2402.02057",
     ),

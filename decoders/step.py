@@ -6,7 +6,7 @@ tensor code over all S lines. K is the number of rows a line may have in a step,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -24,6 +24,8 @@ class Lines:
     prompt_len: Tensor  # [S] int64
     limit: Tensor  # [S] int64, prompt_len + max_tokens: positions at or beyond it are never wanted
     ends: Tensor = field(metadata={"fill": -1})  # [S, E] int64, tokens that end the sequence, padded with -1
+    seed: Tensor  # [S] int64, any 64 bits: with `sample` the stream of the sequence's noise
+    sample: Tensor  # [S] int64
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,15 @@ class Step:
     )
     against: Tensor | None = None  # [S, K] int64, decoders with guidance: the row without the prompt, or the row itself
     weight: Tensor | None = None  # [S, K] float32, soft inputs: the row enters as weight of its token and the rest of the mask token
+    q: Tensor | None = None  # [S, K, V] float32, sampled drafts: what each row's token was drawn from
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the target says behind each row; rows that were not scored hold nothing of use."""
+
+    prob: Tensor  # [S, K, V] after penalties, bias, temperature, top-k, top-p and min-p; one token has it all at temperature 0
+    logprob: Tensor  # [S, K, V] the model's own
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,7 @@ class Picks:
     chance: Tensor | None = (
         None  # [S, K] in [0, 1), for decoders with needs_chance: drawn for (seed, sample, position that the row predicts)
     )
+    law: Law | None = None  # for decoders with needs_law
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,8 @@ class Commit:
     accepted: Tensor  # [S] int64, those of them that became final
     ago: Tensor | None = None  # [S, M] int64, forwards before this one in which the token took its value; None: all in this one
     edits: Tensor | None = None  # [S, M] int64, how often it had another value after it was revealed; None: never
+    # [S, M] int64, the row of this step that said the token, where rows of one position may differ (trees); None: that position's row
+    source: Tensor | None = None
 
 
 class Decoder(Protocol):
@@ -86,6 +100,7 @@ class Decoder(Protocol):
     drafts_trees: bool  # steps carry ancestor bits
     needs_shape: bool  # wants margin and entropy
     needs_chance: bool  # wants chance
+    needs_law: bool  # wants law
     # Rows say which slot they write (Step.place), over what stood there. A preempted sequence starts over.
     in_place: bool
     guidance: float  # of classifier-free guidance: logits become against + (guidance + 1) * (own - against); 0: none
@@ -122,6 +137,7 @@ class Plain:
     drafts_trees = False
     needs_shape = False
     needs_chance = False
+    needs_law = False
     in_place = False
     guidance = 0.0
     max_rows: int
@@ -159,11 +175,18 @@ def extend(lines: Lines, commit: Commit) -> Lines:
     fresh = index < (lines.length + commit.count)[:, None]
     index = index.clamp(max=lines.history.shape[1] - 1)
     history = lines.history.scatter(1, index, torch.where(fresh, commit.tokens, lines.history.gather(1, index)))
-    return Lines(history, lines.length + commit.count, lines.prompt_len, lines.limit, lines.ends)
+    return replace(lines, history=history, length=lines.length + commit.count)
 
 
-def lines_of(prompts: Sequence[Sequence[int]], limits: Sequence[int], ends: Sequence[Sequence[int]], room: int) -> Lines:
-    """Lines for new sequences: prompts (any final tokens), absolute limits, end tokens; `room` spare positions behind each limit."""
+def lines_of(
+    prompts: Sequence[Sequence[int]],
+    limits: Sequence[int],
+    ends: Sequence[Sequence[int]],
+    room: int,
+    streams: Sequence[tuple[int, int]] | None = None,
+) -> Lines:
+    """Lines for new sequences: prompts (any final tokens), absolute limits, end tokens; `room` spare positions behind each limit; the
+    (seed, sample) of each one's noise."""
     width = max(limits) + room
     history = torch.zeros(len(prompts), width, dtype=torch.int64)
     for line, prompt in zip(history, prompts, strict=True):
@@ -171,7 +194,12 @@ def lines_of(prompts: Sequence[Sequence[int]], limits: Sequence[int], ends: Sequ
     length = torch.tensor([len(prompt) for prompt in prompts])
     most = max(1, *map(len, ends))
     padded = torch.tensor([[*end, *[-1] * (most - len(end))] for end in ends], dtype=torch.int64)
-    return Lines(history, length, length.clone(), torch.tensor(limits), padded)
+    seed, sample = torch.tensor([(_signed(seed), sample) for seed, sample in streams or [(0, 0)] * len(prompts)]).unbind(1)
+    return Lines(history, length, length.clone(), torch.tensor(limits), padded, seed, sample)
+
+
+def _signed(seed: int) -> int:
+    return seed - 2**64 if seed >= 2**63 else seed
 
 
 def _map(struct: Any, function: Any) -> Any:

@@ -81,7 +81,7 @@ class jacobi_blocks:
     block is final one more block is drafted behind it, up to `blocks`. Guesses are the target's last answers; what it said behind a
     rejected token is remembered, and followed again, in up to `pool` branches of `width` tokens, when its first token comes up."""
 
-    law = "one_hot"
+    law, paths = "one_hot", False
 
     def __init__(self, block: int, blocks: int, spawn: float, pool: int, width: int) -> None:
         self.block, self.blocks, self.spawn, self.pool, self.width = block, blocks, spawn, pool, width
@@ -128,7 +128,7 @@ class lookahead:
     """Lookahead decoding (Fu et al., arXiv 2402.02057): Jacobi iterations over a window of `window` positions and `ngram` - 1 levels run
     beside the verification of up to `guesses` n-grams that such iterations gave before and that begin with the last final token."""
 
-    law = "one_hot"
+    law, paths = "one_hot", False
 
     def __init__(self, window: int, ngram: int, guesses: int, pool: int) -> None:
         self.window, self.ngram, self.guesses, self.pool = window, ngram, min(guesses, pool), pool

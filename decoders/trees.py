@@ -1,7 +1,8 @@
 """The first loop with several continuations at once: a tree of drafted rows, verified in one forward, of which one path is kept.
 
-Row 0 is the last final token. Every other row names its parent and sees its ancestors alone, as one chain would. What is emitted is the
-target's own draw after each kept row, so the text is that of plain autoregression whatever was drafted.
+Row 0 is the last final token. Every other row names its parent and sees its ancestors alone, as one chain would. With the usual verifier
+what is emitted is the target's own draw after each kept row, so the text is that of plain autoregression whatever was drafted. Others
+test the drafted tokens against their law, and keep the law of the text, not the text (decoders/verifiers.py).
 """
 
 from dataclasses import dataclass, replace
@@ -10,10 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from drawloom.decoders.draft_verify import Verifier, coupled
-from drawloom.decoders.step import Commit, Lines, Picks, Plain, Step
-from drawloom.errors import SettingError
+from drawloom.decoders.drafters import Drafter
+from drawloom.decoders.step import Commit, Law, Lines, Picks, Plain, Step
+from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
+from drawloom.kernels.noise import REST, TEST, gumbel, uniform_at
 from drawloom.kernels.verify import reach, walk_tree
+from drawloom.kernels.verify_sampled import Draft
 
 WORD = 64  # bits of an ancestor word
 
@@ -26,6 +29,7 @@ class Tree:
     parent: Tensor  # int64; row 0 is its own
     depth: Tensor  # int64; 0 for row 0
     valid: Tensor  # bool; a valid row's parent is valid
+    q: Tensor | None = None  # [S, K, V] float32, what each row's token was drawn from; None: nothing was drawn
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Outcome:
 
 
 class TreeDrafter(Protocol):
-    law: str
+    law: str  # of its drafts, as in verifiers.py
+    paths: bool  # its drafts are independent paths from the root, of equal length
     rows: int  # K, row 0 included
     depth: int  # of the deepest row
 
@@ -68,12 +73,10 @@ class TreeVerify(Plain):
     keeps_leading = False
     drafts_trees = True
 
-    def __init__(self, drafter: TreeDrafter, verifier: Verifier = coupled) -> None:
-        if drafter.law not in verifier.laws:
-            raise SettingError(
-                f"verifier {verifier.name!r} takes drafts of law {sorted(verifier.laws)}, not {drafter.law!r}; choose another pair"
-            )
-        self.drafter, self.lossless = drafter, verifier.lossless
+    def __init__(self, drafter: TreeDrafter, verifier: Verifier = COUPLED) -> None:
+        check_law(verifier, drafter.law, paths=drafter.paths)
+        self.drafter, self.verifier, self.lossless = drafter, verifier, verifier.lossless
+        self.needs_law = verifier.judge is not None
         self.max_rows, self.max_commit = drafter.rows, drafter.depth + 1
 
     def committed(self, length: int) -> int:
@@ -95,20 +98,73 @@ class TreeVerify(Plain):
         parent = torch.where(valid, parent, row)
         positions = lines.length[:, None] - 1 + tree.depth.gather(1, order)
         seen = reach(parent)
-        step = Step(tree.tokens.gather(1, order), positions, row + 1, valid, valid, bits_of(seen))
+        q = None if tree.q is None else tree.q.gather(1, order[..., None].expand_as(tree.q))
+        step = Step(tree.tokens.gather(1, order), positions, row + 1, valid, valid, bits_of(seen), q=q)
         return TreeState(state.drafter, parent, seen, order), step
 
     def accept(self, lines: Lines, state: TreeState, step: Step, picks: Picks) -> tuple[TreeState, Commit]:
-        path = walk_tree(step.tokens, state.parent, state.seen, step.valid, picks.token)
+        if picks.law is None:
+            path = walk_tree(step.tokens, state.parent, state.seen, step.valid, picks.token)
+            index = _first(path, self.max_commit)
+            tokens, logprob = picks.token.gather(1, index), picks.logprob.gather(1, index)
+        else:
+            path, said = self._judged(lines, state, step, picks.law)
+            index = _first(path, self.max_commit)
+            tokens = _after(step.tokens, index, path.sum(1), said)
+            logprob = picks.law.logprob.gather(1, index[..., None].expand(-1, -1, picks.law.logprob.shape[2]))
+            logprob = logprob.gather(2, tokens[..., None])[..., 0]
         emitted = path.sum(1)
-        index = (~path).int().sort(dim=1, stable=True).indices[:, : self.max_commit]
-        tokens = picks.token.gather(1, index)
-        commit = Commit(tokens, picks.logprob.gather(1, index), emitted, path, step.valid.sum(1) - 1, emitted - 1)
+        commit = Commit(tokens, logprob, emitted, path, step.valid.sum(1) - 1, emitted - 1, source=index)
         answers = torch.where(step.valid, picks.token, step.tokens)
         back = state.order.argsort(1)
         last = tokens.gather(1, (emitted - 1)[:, None])[:, 0]
         outcome = Outcome(answers.gather(1, back), step.valid.gather(1, back), last, emitted)
         return replace(state, drafter=self.drafter.learn(state.drafter, outcome)), commit
+
+    def _judged(self, lines: Lines, state: TreeState, step: Step, law: Law) -> tuple[Tensor, Tensor]:
+        """The path [S, K] that the verifier keeps, and the token [S] behind it. Coins belong to the place where the step begins: no two
+        steps of a text begin at the same one, so none is used twice."""
+        assert self.verifier.judge is not None
+        vocab = law.prob.shape[2]
+        q = torch.nn.functional.one_hot(step.tokens, vocab).to(law.prob.dtype) if step.q is None else step.q
+        stream = torch.stack([lines.seed, lines.sample, lines.length])[..., None].expand(-1, -1, self.max_rows)
+        row = torch.arange(self.max_rows, device=stream.device).expand_as(stream[0])
+        coin = uniform_at(stream[0], stream[1], stream[2], TEST, row)
+        path, left = self.verifier.judge(Draft(step.tokens, state.parent, step.valid, q), law.prob, coin)
+        noise = gumbel(lines.seed, lines.sample, lines.length + path.sum(1) - 1, vocab, REST)
+        return path, (left.log() + noise).argmax(1)
+
+
+def _first(path: Tensor, most: int) -> Tensor:
+    """Rows of a path [S, K] in order, then others: [S, most]."""
+    return (~path).int().sort(dim=1, stable=True).indices[:, :most]
+
+
+def _after(tokens: Tensor, index: Tensor, count: Tensor, said: Tensor) -> Tensor:
+    """What stands behind each row of a path [S, M]: the token of the next row, and `said` [S] behind the last of `count` rows."""
+    own = tokens.gather(1, index)
+    place = torch.arange(index.shape[1], device=index.device)
+    return torch.where(place == (count - 1)[:, None], said[:, None], torch.nn.functional.pad(own[:, 1:], (0, 1)))
+
+
+class chain:
+    """A chain drafter as a tree without branches."""
+
+    def __init__(self, drafter: Drafter, width: int) -> None:
+        self.drafter, self.law, self.paths = drafter, drafter.law, True
+        self.rows, self.depth = width + 1, width
+
+    def begin(self, lines: Lines) -> Any:
+        return self.drafter.begin(lines)
+
+    def propose(self, lines: Lines, state: Any) -> Tree:
+        draft, num = self.drafter.propose(lines, state, self.depth)
+        row = torch.arange(self.rows, device=num.device).expand(len(num), -1)
+        last = lines.history.gather(1, (lines.length - 1)[:, None])
+        return Tree(torch.cat([last, draft], 1), (row - 1).clamp(min=0), row, row <= num[:, None])
+
+    def learn(self, state: Any, outcome: Outcome) -> Any:
+        return self.drafter.learn(state, outcome.picked, outcome.emitted)
 
 
 def bits_of(seen: Tensor) -> Tensor:

@@ -9,6 +9,10 @@ from torch import Tensor
 _MASK = 0xFFFFFFFF
 _ROUNDS = 10
 _LANES = 4  # 32-bit words that one Philox call yields
+# What noise is for, told apart so that no draw knows another: the target's tokens, a decoder's own chance, tests of drafted tokens, the
+# token after a refused draft, drafted tokens.
+TOKEN, CHANCE, TEST, REST, DRAFT = range(5)
+_PURPOSES = 8
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -22,11 +26,13 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
     return c0, c1, c2, c3
 
 
-def gumbel(seed: Tensor, sample: Tensor, position: Tensor, vocab_size: int) -> Tensor:
-    """Standard Gumbel noise [R, vocab_size] float32 for seed [R] int64 (any 64 bits), sample [R] int64, absolute position [R] int64."""
+def gumbel(seed: Tensor, sample: Tensor, position: Tensor, vocab_size: int, purpose: int = TOKEN, index: int = 0) -> Tensor:
+    """Standard Gumbel noise [R, vocab_size] float32 for seed [R] int64 (any 64 bits), sample [R] int64, absolute position [R] int64.
+    `index` tells several draws of one purpose at one position apart."""
     seed, sample, position = seed[:, None], sample[:, None], position[:, None]
     block = torch.arange(-(-vocab_size // _LANES), device=seed.device)[None]
-    words = philox((block, position & _MASK, sample & _MASK, position.new_zeros(1, 1)), (seed & _MASK, (seed >> 32) & _MASK))
+    last = position.new_full((1, 1), purpose + _PURPOSES * index)
+    words = philox((block, position & _MASK, sample & _MASK, last), (seed & _MASK, (seed >> 32) & _MASK))
     return to_gumbel(torch.stack(words, -1).flatten(1)[:, :vocab_size])
 
 
@@ -36,10 +42,11 @@ def gumbel_at(seed: Tensor, sample: Tensor, position: Tensor, token: Tensor) -> 
     return to_gumbel(torch.stack(words, -1).gather(-1, (token % _LANES)[..., None])[..., 0])
 
 
-def uniform_at(seed: Tensor, sample: Tensor, position: Tensor) -> Tensor:
-    """One number in [0, 1) float64 for each (seed, sample, position), independent of the Gumbel draws; all [...] int64."""
+def uniform_at(seed: Tensor, sample: Tensor, position: Tensor, purpose: int = CHANCE, index: Tensor | None = None) -> Tensor:
+    """One number in [0, 1) float64 for each (seed, sample, position, index), independent of the Gumbel draws; all [...] int64."""
     zero = torch.zeros_like(position)
-    words = philox((zero, position & _MASK, sample & _MASK, zero + 1), (seed & _MASK, (seed >> 32) & _MASK))
+    counter = (zero if index is None else index, position & _MASK, sample & _MASK, zero + purpose)
+    words = philox(counter, (seed & _MASK, (seed >> 32) & _MASK))
     return words[0].double() * 2.0**-32
 
 

@@ -26,6 +26,9 @@ class Draw:
     sample: Tensor  # int64
     position: Tensor  # int64, absolute position of the token being drawn
 
+    def rows(self, span: slice) -> "Draw":
+        return Draw(**{name: values[span] for name, values in vars(self).items()})
+
 
 @dataclass(frozen=True)
 class Penalty:
@@ -46,6 +49,8 @@ class Picked:
 
     token: Tensor  # [L] int64
     logprob: Tensor  # [L] float32, natural log, of `token`
+    choice: Tensor  # [L, V] what the token was drawn from: logits after penalties, bias and narrowing
+    draw: Draw | None  # how it was drawn from them
     margin: Tensor | None = None  # [L] best probability minus second best
     entropy: Tensor | None = None  # [L] nats
 
@@ -132,12 +137,21 @@ def pick(
     off_cpu = "the logits are on a GPU" if logits.is_cuda else native.why_not()
     token, logprob = choose("pick", impl, PATHS, {"native": off_cpu})[1](logits, choice, draw)
     if not want_shape:
-        return Picked(token, logprob)
+        return Picked(token, logprob, choice, draw)
     logp = logits.log_softmax(-1)
     prob = logp.exp()
     best = prob.topk(2, -1).values
     entropy = -(prob * logp.masked_fill(prob == 0, 0.0)).sum(-1)
-    return Picked(token, logprob, best[:, 0] - best[:, 1], entropy)
+    return Picked(token, logprob, choice, draw, best[:, 0] - best[:, 1], entropy)
+
+
+def law(choice: Tensor, draw: Draw | None) -> Tensor:
+    """Probabilities [L, V] that a draw from choice [L, V] gives; at temperature 0 the argmax has all."""
+    cold = torch.zeros_like(choice).scatter_(-1, choice.argmax(-1, keepdim=True), 1.0)
+    if draw is None:
+        return cold
+    warm = draw.temperature > 0
+    return torch.where(warm[:, None], (choice / torch.where(warm, draw.temperature, 1.0)[:, None]).softmax(-1), cold)
 
 
 def top_logprobs(logits: Tensor, token: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -69,10 +69,10 @@ def zoo(output: Path, threads: int = 0) -> None:
     step(block.train, BlockSettings, "tiny-bd-first", "tiny-ar-second", paths["even"], steps=550, rows=12, **blocks)
     step(block.train, BlockSettings, "tiny-bd", "tiny-bd-first", paths["long"], steps=600, **LONG, **blocks)
     adapter = {"lora_rank": RANK, "block": BLOCK, **LONG}
-    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", paths["long"], steps=450, **adapter)
-    step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", paths["long"], steps=200, **adapter)
+    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", paths["long"], steps=320, **adapter)
+    step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", paths["long"], steps=130, **adapter)
     own = own_answers(output, paths["long"])
-    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", own, steps=200, lora_rank=RANK, **LONG)
+    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", own, steps=130, lora_rank=RANK, **LONG)
 
 
 def _write_once(path: Path, told: Mapping[str, Any]) -> None:

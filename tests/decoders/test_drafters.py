@@ -5,8 +5,7 @@ import random
 import pytest
 import torch
 
-from drawloom.decoders.draft_verify import DraftVerify, Verifier
-from drawloom.decoders.drafters import jacobi, lookup, none
+from drawloom.decoders.drafters import jacobi, lookup
 from drawloom.decoders.recipes import RECIPES, build
 from drawloom.decoders.step import join, lines_of, take
 from drawloom.errors import SettingError
@@ -51,11 +50,6 @@ def test_lines_join_and_take():
     assert both.ends.tolist() == [[3, -1], [1, 2], [-1, -1]]
     assert both.history[2, :3].tolist() == [5, 6, 7]
     assert take(both, torch.tensor([2, 0])).limit.tolist() == [9, 5]
-
-
-def test_a_verifier_refuses_drafts_whose_law_it_does_not_know():
-    with pytest.raises(SettingError, match=r"takes drafts of law \['sampled'\], not 'one_hot'"):
-        DraftVerify(none(), 0, Verifier("other", lossless=True, laws=frozenset({"sampled"})))
 
 
 @pytest.mark.parametrize(
