@@ -1,10 +1,10 @@
 """Random models, and programs that draft from them."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
-from exact.dice import Dice
+from exact.dice import Dice, law
 from exact.verifiers import Law, Model, Node, Text, Verdict, Verifier, norm
 
 
@@ -112,9 +112,7 @@ def difference(found: dict[Text, Fraction], wanted: dict[Text, Fraction]) -> Fra
     return sum((abs(found.get(text, Fraction(0)) - wanted.get(text, Fraction(0))) for text in {*found, *wanted}), Fraction(0)) / 2
 
 
-def verdict_of(verifier: Verifier, draft: Node, p: Model, q: Model, dice: Dice) -> Verdict:
-    return verifier(draft, p, q, dice)
-
-
-def fractions(*values: tuple[int, int] | int) -> Sequence[Fraction]:
-    return [Fraction(*value) if isinstance(value, tuple) else Fraction(value) for value in values]
+def bias(verifier: Verifier, draft: Callable[[Model, Dice], Node], p: Model, q: Model, length: int) -> Fraction:
+    """How far the law of the text is from the target's."""
+    found = law(lambda dice: completed(verifier(draft(q, dice), p, q, dice), p, length, dice))
+    return difference(found, target_law(p, length))

@@ -1,37 +1,16 @@
 """Every lossless verifier leaves the target's law exactly as it is, whatever was drafted by a drafter that it takes; the wrong ones,
 and pairs that it must not take, are found out."""
 
-from collections.abc import Callable
 from fractions import Fraction as F
 
 import pytest
 
 from exact import verifiers
 from exact.dice import Dice, law
-from exact.drafts import completed, difference, full, likeliest, one_chain, paths, random_model, target_law
+from exact.drafts import bias, completed, likeliest, one_chain, random_model
+from exact.kinds import CHAINS, DISTINCT, FIXED, TREES, Draft
 from exact.verifiers import Model, Node, Verdict, Verifier, norm, positive, ratio
 
-Draft = Callable[[Model, Dice], Node]
-
-CHAINS: dict[str, Draft] = {f"chain {depth}": (lambda q, dice, d=depth: one_chain(q, d, dice)) for depth in (1, 2, 3)}
-TREES: dict[str, Draft] = {
-    "2 paths": lambda q, dice: paths(q, 2, 2, dice),
-    "3 paths": lambda q, dice: paths(q, 3, 1, dice),
-    "2 deep paths": lambda q, dice: paths(q, 2, 3, dice),
-    "delayed": lambda q, dice: paths(q, 2, 1, dice, trunk=2),
-    "binary": lambda q, dice: full(q, 2, 2, dice),
-    "wide": lambda q, dice: full(q, 3, 1, dice),
-}
-DISTINCT: dict[str, Draft] = {
-    "2 distinct": lambda q, dice: full(q, 2, 1, dice, replace=False),
-    "3 distinct": lambda q, dice: full(q, 3, 1, dice, replace=False),
-    "distinct binary": lambda q, dice: full(q, 2, 2, dice, replace=False),
-}
-FIXED: dict[str, Draft] = {
-    "argmax chain": lambda q, dice: likeliest(q, 1, 3),
-    "likeliest 2": lambda q, dice: likeliest(q, 2, 2),
-    "likeliest 3": lambda q, dice: likeliest(q, 3, 1),
-}
 PATHS = ("2 paths", "3 paths", "2 deep paths")
 EVERY = {**CHAINS, **TREES, **DISTINCT, **FIXED}
 
@@ -54,16 +33,6 @@ LOSSLESS: dict[str, tuple[Verifier, dict[str, Draft]]] = {
     "best_path, guarded": (guarded, {**CHAINS, **{name: TREES[name] for name in PATHS}}),
 }
 CASES = [(name, shape) for name, (_, shapes) in LOSSLESS.items() for shape in shapes]
-
-
-def bias(verifier: Verifier, draft: Draft, p: Model, q: Model, length: int) -> F:
-    """How far the law of the text is from the target's."""
-    found = law(lambda dice: completed(verifier(draft(q, dice), p, q, dice), p, length, dice))
-    return difference(found, target_law(p, length))
-
-
-def depth_of(node: Node) -> int:
-    return max((1 + depth_of(child) for child in node.children), default=0)
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
