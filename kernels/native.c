@@ -8,6 +8,7 @@
 #include "native_matmul.h"
 #include "native_pack.h"
 #include "native_pick.h"
+#include "native_suffix.h"
 
 // Work in phases: a thread takes items of a phase until none is left, then waits for the items of others, not for the others themselves:
 // a thread that the system has put aside between two items holds up nobody.

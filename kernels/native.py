@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from ctypes import POINTER, Structure, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from drawloom.errors import SettingError
 
-SOURCES = ("native.c", "native_matmul.h", "native_attention.h", "native_pack.h", "native_pick.h")
+SOURCES = ("native.c", "native_matmul.h", "native_attention.h", "native_pack.h", "native_pick.h", "native_suffix.h")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
 
@@ -54,6 +54,14 @@ class CStack(Structure):
     _fields_ = (("num_layers", c_int64), ("width", c_int64), ("eps", c_float), ("layers", POINTER(CLayer)), ("norm_out", c_void_p))
 
 
+class CAutomaton(Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("room", "table_mask")),
+        *((name, c_void_p) for name in ("sizes", "length", "link", "count", "best", "head")),
+        *((name, c_void_p) for name in ("edge_from", "edge_token", "edge_to", "edge_next", "table")),
+    )
+
+
 SIGNATURES = {
     "drawloom_layers": ([POINTER(CStack), POINTER(CBatch), c_void_p, c_void_p, c_void_p, c_int], c_int),
     "drawloom_linear": ([POINTER(CMatrix), c_void_p, c_int64, c_void_p, c_int], None),
@@ -61,6 +69,11 @@ SIGNATURES = {
     "drawloom_pick": ([c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 6, c_int], None),
     "drawloom_packed_bytes": ([c_int64, c_int64, c_int], c_int64),
     "drawloom_pack": ([c_void_p, c_int64, c_int64, c_int, c_void_p, c_int], c_int),
+    "drawloom_suffix_add": ([POINTER(CAutomaton), c_void_p, c_void_p, c_int64, c_int64, c_void_p], c_int64),
+    "drawloom_suffix_draft": (
+        [POINTER(CAutomaton), c_void_p, c_void_p, c_int64, c_int64, c_int64, c_double, c_void_p, c_void_p, c_void_p],
+        None,
+    ),
     "drawloom_unpack": ([POINTER(CMatrix), c_void_p], None),
 }
 
