@@ -1,6 +1,6 @@
 """From settings to an engine, a tokenizer or a fingerprint. Heavy imports happen inside: a driver that only plans never pays for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from drawloom.actors.fake import FakeEngine, FakeText
 from drawloom.actors.request import EngineLike
@@ -10,9 +10,14 @@ from drawloom.models.text import Text
 
 
 def build_engine(
-    model: ModelSettings, engine: EngineSettings, decoder: str | None = None, decoder_params: Mapping[str, float | int | str] | None = None
+    model: ModelSettings,
+    engine: EngineSettings,
+    decoder: str | None = None,
+    decoder_params: Mapping[str, float | int | str] | None = None,
+    past: Sequence[Sequence[int]] = (),
 ) -> EngineLike:
-    """The engine of a replica, for jobs whose rows use `decoder` unless they say otherwise (None: every row will say).
+    """The engine of a replica, for jobs whose rows use `decoder` unless they say otherwise (None: every row will say). `past`: token ids
+    of texts that drafters which remember begin with.
 
     Raises SettingError when the checkpoint cannot be found, read or run here, or that decoder does not fit it.
     """
@@ -31,7 +36,7 @@ def build_engine(
         network, device = load_model(model), device_of(model)
     if decoder is not None:
         fitting(decoder, decoder_params or {}, network.info)
-    return Engine(network, build_text(model), engine, device=device)
+    return Engine(network, build_text(model), engine, device=device, past=past)
 
 
 def build_text(model: ModelSettings) -> Text:

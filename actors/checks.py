@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from drawloom.actors.request import Request
-from drawloom.decoders.recipes import Value, build
+from drawloom.decoders.recipe import Value
+from drawloom.decoders.recipes import build
 from drawloom.decoders.step import Decoder
 from drawloom.errors import RowError, SettingError
 from drawloom.kernels.attention import FULL

@@ -4,6 +4,7 @@ One step: reserve pages and plan every group, pack all rows, one forward, pick a
 """
 
 import time
+from collections.abc import Sequence as Listlike
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +51,15 @@ class _Totals:
 class Engine:
     """See EngineLike. One thread owns it. add and check raise RowError; whatever step raises makes the engine unfit."""
 
-    def __init__(self, model: Model, text: Text, settings: EngineSettings | None = None, *, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        model: Model,
+        text: Text,
+        settings: EngineSettings | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        past: Listlike[Listlike[int]] = (),
+    ) -> None:
         self.model, self.text, self.settings = model, text, settings or EngineSettings()
         self.device = torch.device(device)
         self.exact = self.settings.pack == "exact" or (self.settings.pack == "auto" and self.device.type == "cpu")
@@ -58,7 +67,7 @@ class Engine:
         pages = self.settings.num_pages or pages_in(self.settings, model)
         model.allocate(pages, page_tokens)
         self.pool = PagePool(pages, page_tokens)
-        self.planner = Planner(self.pool, self.settings, self.device)
+        self.planner = Planner(self.pool, self.settings, self.device, past)
         self.jobs: dict[str, _Job] = {}
         self._serial = 0
         self._totals = _Totals()

@@ -1,6 +1,7 @@
 """The sequences that share a recipe and decode together: their lines, dice and decoder state, always in the same order."""
 
 from collections.abc import Sequence as Listlike
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -8,15 +9,15 @@ import torch
 
 from drawloom.actors.dice import Dice, Needs, dice_of, needs_of
 from drawloom.actors.sequence import Sequence
-from drawloom.decoders.step import Commit, Decoder, Lines, Picks, Step, extend, join, lines_of, take
+from drawloom.decoders.step import Commit, Decoder, Lines, Memory, Picks, Step, extend, join, lines_of, take
 
 
 class Group:
     """A struct of tensors with one line per sequence. Sequences enter when their prefix is about to be complete and leave when they
     finish or are preempted."""
 
-    def __init__(self, decoder: Decoder, device: torch.device) -> None:
-        self.decoder, self.device = decoder, device
+    def __init__(self, decoder: Decoder, device: torch.device, memory: Memory | None = None) -> None:
+        self.decoder, self.device, self.memory = decoder, device, memory
         self.sequences: list[Sequence] = []
         self.lines: Lines
         self.dice: Dice
@@ -34,7 +35,7 @@ class Group:
                 self.decoder.max_commit,
                 [(sequence.request.seed, sequence.index) for sequence in new],
             )
-            lines = _on(lines, self.device)
+            lines = replace(_on(lines, self.device), memory=self.memory)
             self._append(new, (lines, _on(dice_of(new), self.device), self.decoder.begin(lines)))
         for sequence in fresh:
             if sequence.saved is not None:
@@ -83,4 +84,4 @@ class Group:
 
 
 def _on(struct: Any, device: torch.device) -> Any:
-    return type(struct)(**{name: value.to(device) for name, value in vars(struct).items()})
+    return replace(struct, **{name: value.to(device) for name, value in vars(struct).items() if isinstance(value, torch.Tensor)})

@@ -10,7 +10,7 @@ from drawloom.actors.group import Group
 from drawloom.actors.pack import Part
 from drawloom.actors.sequence import Sequence
 from drawloom.actors.settings import EngineSettings
-from drawloom.decoders.step import Decoder, Step
+from drawloom.decoders.step import Decoder, Memory, Step
 from drawloom.models.pages import PagePool
 
 
@@ -26,13 +26,23 @@ class Plan:
 class Planner:
     """Groups of decoding sequences, and the admission that feeds them."""
 
-    def __init__(self, pool: PagePool, settings: EngineSettings, device: torch.device) -> None:
-        self.settings, self.device = settings, device
+    def __init__(self, pool: PagePool, settings: EngineSettings, device: torch.device, past: Listlike[Listlike[int]] = ()) -> None:
+        self.settings, self.device, self.past = settings, device, past
         self.admission = Admission(pool, settings)
         self.groups: dict[Decoder, Group] = {}
+        self.memories: dict[str, Memory] = {}
 
     def running(self) -> list[Sequence]:
         return [sequence for group in self.groups.values() for sequence in group.sequences]
+
+    def memory_of(self, decoder: Decoder) -> Memory | None:
+        """The memory of a decoder; those that name the same one share it, and it outlives their groups."""
+        if decoder.remembers and decoder.remembers not in self.memories:
+            memory = decoder.remember()
+            assert memory is not None
+            memory.feed(self.past)
+            self.memories[decoder.remembers] = memory
+        return self.memories.get(decoder.remembers)
 
     def remove(self, sequences: Listlike[Sequence]) -> None:
         """Forget sequences wherever they are and give their pages back."""
@@ -100,7 +110,7 @@ class Planner:
     def _enter(self, ready: list[Sequence]) -> None:
         for decoder in dict.fromkeys(sequence.decoder for sequence in ready):
             if decoder not in self.groups:
-                self.groups[decoder] = Group(decoder, self.device)
+                self.groups[decoder] = Group(decoder, self.device, self.memory_of(decoder))
             self.groups[decoder].enter([sequence for sequence in ready if sequence.decoder is decoder])
 
 

@@ -21,3 +21,6 @@ class EngineSettings(Settings):
         default="auto",
         description="padded: every sequence takes its recipe's full row count (fixed shapes for CUDA graphs); auto: exact on CPU",
     )
+    drafts_from: str | None = Field(
+        default=None, description="output folder of an earlier job, whose texts drafters that remember (suffix) begin with"
+    )

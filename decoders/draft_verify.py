@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter
-from drawloom.decoders.step import Commit, Lines, Picks, Plain, Step
+from drawloom.decoders.step import Commit, Lines, Memory, Picks, Plain, Step
 from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
 from drawloom.kernels.verify import walk_chain
 
@@ -37,6 +37,10 @@ class DraftVerify(Plain):
         check_law(verifier, drafter.law)
         self.drafter, self.width, self.lossless = drafter, width, verifier.lossless
         self.max_rows = self.max_commit = width + 1
+        self.remembers = drafter.remembers
+
+    def remember(self) -> Memory | None:
+        return self.drafter.remember()
 
     def committed(self, length: int) -> int:
         return length - 1
@@ -61,4 +65,4 @@ class DraftVerify(Plain):
         row = torch.arange(self.max_rows, device=accepted.device)
         commit = Commit(picks.token, picks.logprob, emitted, row < emitted[:, None], state.num_draft, accepted)
         answers = torch.where(step.scored, picks.token, step.tokens)
-        return DraftState(self.drafter.learn(state.drafter, answers, emitted), state.draft, state.num_draft), commit
+        return DraftState(self.drafter.learn(lines, state.drafter, answers, emitted), state.draft, state.num_draft), commit

@@ -9,12 +9,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from drawloom.decoders.step import Lines
+from drawloom.decoders.step import Lines, Memory
 from drawloom.errors import SettingError
 
 
 class Drafter(Protocol):
     law: str
+    remembers: str  # as a decoder's
+
+    def remember(self) -> Memory | None: ...
 
     def begin(self, lines: Lines) -> Any: ...
 
@@ -22,8 +25,8 @@ class Drafter(Protocol):
         """Draft tokens [S, width] and how many of them count [S]."""
         ...
 
-    def learn(self, state: Any, picked: Tensor, emitted: Tensor) -> Any:
-        """New state from the target's picks [S, K] and how many of them became final [S]."""
+    def learn(self, lines: Lines, state: Any, picked: Tensor, emitted: Tensor) -> Any:
+        """New state from the target's picks [S, K] and how many of them became final [S]; lines are those before."""
         ...
 
 
@@ -42,18 +45,27 @@ class Guesses:
     num: Tensor
 
 
-class none:
+class Forgetful:
+    """A drafter without memory."""
+
+    remembers = ""
+
+    def remember(self) -> Memory | None:
+        return None
+
+
+class none(Forgetful):
     """No draft: plain autoregression."""
 
     law = "one_hot"
 
-    def begin(self, lines: Lines) -> Nothing:
+    def begin(self, lines: Lines) -> Any:
         return Nothing(lines.history[:, :0])
 
-    def propose(self, lines: Lines, state: Nothing, width: int) -> tuple[Tensor, Tensor]:
+    def propose(self, lines: Lines, state: Any, width: int) -> tuple[Tensor, Tensor]:
         return lines.history[:, :width] * 0, torch.zeros_like(lines.length)
 
-    def learn(self, state: Nothing, picked: Tensor, emitted: Tensor) -> Nothing:
+    def learn(self, lines: Lines, state: Any, picked: Tensor, emitted: Tensor) -> Any:
         return state
 
 
@@ -69,7 +81,12 @@ class lookup(none):
             )
         self.ngram, self.least, self.per_match = ngram, least, per_match
 
-    def propose(self, lines: Lines, state: Nothing, width: int) -> tuple[Tensor, Tensor]:
+    def propose(self, lines: Lines, state: Any, width: int) -> tuple[Tensor, Tensor]:
+        tokens, num, _ = self.found(lines, width)
+        return tokens, num
+
+    def found(self, lines: Lines, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Drafted tokens [S, width], how many of them count [S], and how many tokens match [S]."""
         history, length = lines.history, lines.length
         place = torch.arange(history.shape[1], device=history.device)  # candidate for the matched n-gram's last token
         run = torch.ones_like(history, dtype=torch.bool)
@@ -84,11 +101,12 @@ class lookup(none):
         found = best >= self.least * history.shape[1]
         index = where[:, None] + 1 + torch.arange(width, device=history.device)
         tokens = history.gather(1, index.clamp(max=history.shape[1] - 1))
-        most = (best // history.shape[1] * self.per_match).clamp(max=width)
-        return tokens, torch.where(found, torch.minimum(length - 1 - where, most), 0)
+        matched = best // history.shape[1]
+        most = (matched * self.per_match).clamp(max=width)
+        return tokens, torch.where(found, torch.minimum(length - 1 - where, most), 0), matched
 
 
-class jacobi:
+class jacobi(Forgetful):
     """Jacobi decoding (Santilli et al. 2023; Song et al. 2021): the target's answers to the last draft, from the first wrong one on, are
     the next draft. The tail is filled by repeating its last token."""
 
@@ -104,6 +122,6 @@ class jacobi:
     def propose(self, lines: Lines, state: Guesses, width: int) -> tuple[Tensor, Tensor]:
         return state.tokens[:, :width], state.num.clamp(max=width)
 
-    def learn(self, state: Guesses, picked: Tensor, emitted: Tensor) -> Guesses:
+    def learn(self, lines: Lines, state: Guesses, picked: Tensor, emitted: Tensor) -> Guesses:
         index = emitted[:, None] + torch.arange(self.width, device=picked.device)
         return Guesses(picked.gather(1, index.clamp(max=picked.shape[1] - 1)), state.num)

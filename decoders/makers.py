@@ -5,7 +5,7 @@ from typing import Any
 from drawloom.decoders import scores
 from drawloom.decoders.denoise import Denoise, Revise, Select, Window
 from drawloom.decoders.draft_verify import DraftVerify
-from drawloom.decoders.drafters import Drafter
+from drawloom.decoders.drafters import Drafter, lookup
 from drawloom.decoders.frontier import Frontier, Rules
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.guided import Guided
@@ -13,6 +13,7 @@ from drawloom.decoders.scores import SCORES
 from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
 from drawloom.decoders.step import Decoder
 from drawloom.decoders.sub_blocks import SubBlocks
+from drawloom.decoders.suffix import suffix
 from drawloom.decoders.tree_drafters import jacobi_blocks, lookahead
 from drawloom.decoders.trees import TreeDrafter, TreeVerify, chain
 from drawloom.decoders.verifiers import verifier_named
@@ -60,6 +61,11 @@ def drafted(drafter: Drafter, width: int, verifier: str) -> Decoder:
     at_least(1, width=width)
     found = verifier_named(verifier)
     return DraftVerify(drafter, width, found) if found.same_text else tree(chain(drafter, width), 0, verifier)
+
+
+def remembering(width: int, own: lookup, share: float, memory: int) -> DraftVerify:
+    at_least(1, width=width)
+    return DraftVerify(suffix(own, share, memory), width)
 
 
 def forced(block: int, blocks: int, spawn: float, pool: int, width: int, verifier: str) -> TreeVerify:

@@ -3,9 +3,7 @@
 A recipe's parameters are the keyword arguments of its expression; a job or a row may override them (`decoder_params`).
 """
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import lru_cache
 
 from drawloom.decoders import makers, scores
@@ -13,46 +11,12 @@ from drawloom.decoders.denoise import Denoise
 from drawloom.decoders.draft_verify import DraftVerify
 from drawloom.decoders.drafters import jacobi, lookup, none
 from drawloom.decoders.frontier import Rules
+from drawloom.decoders.recipe import FULL, SHIFTED_BLOCKS, Recipe, Value, diffusion
 from drawloom.decoders.self_verify import above_score, bandit, between_scores, long_run
 from drawloom.decoders.step import Decoder
 from drawloom.errors import SettingError
 from drawloom.kernels.attention import FULL as FULL_TOKENS
 from drawloom.settings import nearest
-
-Value = float | int | str
-
-
-CAUSAL, BLOCKS, FULL = "any causal", "block-causal diffusion", "full-attention diffusion"
-SHIFTED_BLOCKS = "block-causal diffusion with shifted logits"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A named expression. `make` takes the parameters (and, for diffusion, the model's mask token; for full attention also whether its
-    logits are shifted) and gives a decoder."""
-
-    make: Callable[..., Decoder]
-    about: str
-    paper: str
-    model: str = CAUSAL  # what attention the model was trained with
-    lossless: bool = True  # the text equals plain autoregression with the same seed
-    shifted: bool = False  # full attention: what to assume of a network that does not say
-
-    @property
-    def diffusion(self) -> bool:
-        """Needs a model with a mask token."""
-        return self.model != CAUSAL
-
-    @property
-    def params(self) -> dict[str, Value]:
-        """Parameters and their defaults."""
-        signature = inspect.signature(self.make).parameters.values()
-        return {p.name: p.default for p in signature if p.default is not inspect.Parameter.empty}
-
-
-def _diffusion(make: Callable[..., Decoder], about: str, paper: str, model: str = BLOCKS, *, shifted: bool = False) -> Recipe:
-    return Recipe(make, about, paper, model, lossless=False, shifted=shifted)
-
 
 RECIPES: dict[str, Recipe] = {
     "ar": Recipe(
@@ -66,6 +30,14 @@ RECIPES: dict[str, Recipe] = {
         ),
         "drafts what followed the last n tokens earlier in the text, up to per_match * n tokens of it",
         "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487; SuffixDecoding, arXiv 2411.04975",
+    ),
+    "suffix": Recipe(
+        lambda width=16, ngram=8, least=2, per_match=2, share=0.1, memory=262144: makers.remembering(
+            width, lookup(ngram, least, per_match), share, memory
+        ),
+        "drafts what most often followed the longest suffix that other texts of this engine had, or the text itself as lookup does; "
+        "remembers the last `memory` tokens, and stops where the product of shares falls below `share`",
+        "SuffixDecoding, arXiv 2411.04975",
     ),
     "jacobi": Recipe(
         lambda width=8, verifier="coupled": makers.drafted(jacobi(makers.count(width=width)), width, verifier),
@@ -85,46 +57,46 @@ RECIPES: dict[str, Recipe] = {
         "Jacobi iterations over a window give n-grams; up to `guesses` of the last `pool` ones are verified beside them",
         "Lookahead decoding, arXiv 2402.02057",
     ),
-    "block": _diffusion(
+    "block": diffusion(
         lambda mask, block=32, threshold=0.9, score="max_probability": makers.one_block(mask, block, scores.threshold(threshold), score),
         "one block at a time; reveals what is above the threshold; fallback: the surest position",
         "SDAR low_confidence_dynamic; LLaDA2.0, arXiv 2512.15745",
     ),
-    "block-static": _diffusion(
+    "block-static": diffusion(
         lambda mask, block=32, per_step=1, score="max_probability": makers.one_block(
             mask, block, scores.top_n(makers.count(per_step=per_step)), score
         ),
         "one block at a time; reveals the surest `per_step` positions in each forward",
         "SDAR low_confidence_static",
     ),
-    "sdar-sequential": _diffusion(
+    "sdar-sequential": diffusion(
         lambda mask, block=32, steps=0: makers.one_block(mask, block, scores.sequential(block, makers.steps_of(steps, block))),
         "one block at a time, from left to right, its positions spread evenly over `steps` forwards (0: one each)",
         "SDAR sequential, arXiv 2510.06303",
     ),
-    "sdar-static": _diffusion(
+    "sdar-static": diffusion(
         lambda mask, block=32, steps=0: makers.one_block(mask, block, scores.static(block, makers.steps_of(steps, block))),
         "one block at a time; the surest positions, spread evenly over `steps` forwards (0: one each)",
         "SDAR low_confidence_static, arXiv 2510.06303",
     ),
-    "sdar-dynamic": _diffusion(
+    "sdar-dynamic": diffusion(
         lambda mask, block=32, steps=0, threshold=0.9: makers.one_block(
             mask, block, scores.dynamic(threshold, block, makers.steps_of(steps, block))
         ),
         "one block at a time; what is above the threshold when that is at least the share of sdar-static; fallback: that share",
         "SDAR low_confidence_dynamic, arXiv 2510.06303",
     ),
-    "sdar-entropy": _diffusion(
+    "sdar-entropy": diffusion(
         lambda mask, block=32, bound=0.35: makers.one_block(mask, block, scores.entropy_bound(bound), "neg_entropy"),
         "one block at a time; from the lowest entropy up while they add up to less than `bound` nats; fallback: the surest position",
         "SDAR entropy_bounded with the real entropy; EB-Sampler, arXiv 2505.24857",
     ),
-    "llada2": _diffusion(
+    "llada2": diffusion(
         lambda mask, block=32, threshold=0.95: makers.one_block(mask, block, scores.threshold(threshold)),
         "one block at a time; what is above the threshold; fallback: the surest position",
         "LLaDA2.0, arXiv 2512.15745",
     ),
-    "llada2.1": _diffusion(
+    "llada2.1": diffusion(
         lambda mask, block=32, threshold=0.7, edit=0.5, post_steps=16: makers.one_block(
             mask, block, scores.threshold(threshold), revise=scores.edits(edit, post_steps)
         ),
@@ -132,13 +104,13 @@ RECIPES: dict[str, Recipe] = {
         "post_steps forwards; fallback: the surest position",
         "LLaDA2.1, quality mode (0.5 and 0.0: speed mode)",
     ),
-    "dmax": _diffusion(
+    "dmax": diffusion(
         lambda mask, block=32, threshold=0.5, sure=0.9, steps=0: makers.dmax(makers.single(mask, block), threshold, sure, steps),
         "one block at a time; reveals up to the first unsure position and predicts every filled one anew from soft inputs, until all are "
         "sure, none changes, or it has been open for `steps` forwards (0: one for each position); fallback: the leftmost position",
         "DMax, arXiv 2604.08302",
     ),
-    "dmax-multi-block": _diffusion(
+    "dmax-multi-block": diffusion(
         lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, stable_at=0.5, threshold=0.5, sure=0.9, steps=0: makers.dmax(
             makers.window(mask, block, buffer, open_at, semi_at, stable_at), threshold, sure, steps
         ),
@@ -146,7 +118,7 @@ RECIPES: dict[str, Recipe] = {
         "only when the block before is semi-complete",
         "Multi-Block Diffusion LMs (MBD-LM) on DMax",
     ),
-    "multi-block": _diffusion(
+    "multi-block": diffusion(
         lambda mask, block=32, buffer=4, open_at=0.1, semi_at=0.9, threshold=0.9, score="max_probability": Denoise(
             **makers.window(mask, block, buffer, open_at, semi_at), score=makers.score_named(score), select=scores.threshold(threshold)
         ),
@@ -154,14 +126,14 @@ RECIPES: dict[str, Recipe] = {
         "block before it is semi-complete",
         "Multi-Block Diffusion LMs (MBD-LM, Diffulex)",
     ),
-    "fast-dllm-v2": _diffusion(
+    "fast-dllm-v2": diffusion(
         lambda mask, block=32, sub=8, threshold=0.9, cache="sub": makers.sub_blocks(mask, block, sub, threshold, cache),
         "one block at a time, sub-block after sub-block, shifted logits; what is above the threshold and always the surest; cache none or "
         "sub (stale K/V outside the sub-block by design)",
         "Fast-dLLM v2, arXiv 2509.26328",
         SHIFTED_BLOCKS,
     ),
-    "s2d2": _diffusion(
+    "s2d2": diffusion(
         lambda mask, block=32, threshold=0.85, on=0.0, cost=1.0, cost_of="static", estimate="entropy", sharpness=0.1: makers.s2d2(
             mask, block, threshold, estimate, above_score(on, cost, makers.dynamic_cost(cost_of)), sharpness
         ),
@@ -170,28 +142,28 @@ RECIPES: dict[str, Recipe] = {
         "position; estimate entropy or margin; fallback: the surest position",
         "S2D2 score_threshold, arXiv 2603.25702",
     ),
-    "s2d2-hysteresis": _diffusion(
+    "s2d2-hysteresis": diffusion(
         lambda mask, block=32, threshold=0.85, on=1.0, off=-5.0, cost=1.0, cost_of="static", estimate="entropy", sharpness=0.1: makers.s2d2(
             mask, block, threshold, estimate, between_scores(on, off, cost, makers.dynamic_cost(cost_of)), sharpness
         ),
         "s2d2 that begins to verify when the score reaches `on` and goes on until it falls below `off`",
         "S2D2 score_hysteresis, arXiv 2603.25702",
     ),
-    "s2d2-span": _diffusion(
+    "s2d2-span": diffusion(
         lambda mask, block=32, threshold=0.85, least=2: makers.s2d2(
             mask, block, threshold, "entropy", long_run(makers.count(least=least)), 0.1
         ),
         "s2d2 that verifies every masked run of at least `least` positions",
         "S2D2 mask_span_length, arXiv 2603.25702",
     ),
-    "s2d2-bandit": _diffusion(
+    "s2d2-bandit": diffusion(
         lambda mask, block=32, threshold=0.85, wide=1.0, estimate="entropy", sharpness=0.1: makers.s2d2(
             mask, block, threshold, estimate, bandit(wide), sharpness
         ),
         "s2d2 that learns within each text when to verify, from the tokens a forward that it got (upper confidence bounds of width `wide`)",
         "S2D2 contextual_bandit_ucb, arXiv 2603.25702",
     ),
-    "llada": _diffusion(
+    "llada": diffusion(
         lambda mask, shifted, block=32, steps=0, score="max_probability", guidance=0.0: makers.llada(
             mask, shifted, block, steps, score, guidance
         ),
@@ -200,7 +172,7 @@ RECIPES: dict[str, Recipe] = {
         "LLaDA, arXiv 2502.09992",
         FULL,
     ),
-    "dream": _diffusion(
+    "dream": diffusion(
         lambda mask, shifted, steps=64, score="neg_entropy", eps=1e-3: makers.canvas(
             mask, makers.WHOLE, scores.decaying(makers.count(steps=steps), eps), score, shifted=shifted
         ),
@@ -210,7 +182,7 @@ RECIPES: dict[str, Recipe] = {
         FULL,
         shifted=True,
     ),
-    "dream-origin": _diffusion(
+    "dream-origin": diffusion(
         lambda mask, shifted, steps=64, eps=1e-3: makers.canvas(
             mask, makers.WHOLE, scores.by_chance(makers.count(steps=steps), eps), "random", shifted=shifted
         ),
@@ -219,7 +191,7 @@ RECIPES: dict[str, Recipe] = {
         FULL,
         shifted=True,
     ),
-    "d3llm": _diffusion(
+    "d3llm": diffusion(
         lambda mask, shifted, block=32, threshold=0.5, open_at=0.1, full_at=0.95, delay=2, refresh=10000: makers.d3llm(
             mask, shifted, Rules(block, threshold, open_at, full_at, None if delay < 0 else delay, refresh)
         ),
@@ -229,7 +201,7 @@ RECIPES: dict[str, Recipe] = {
         "d3LLM, arXiv 2601.07568",
         FULL,
     ),
-    "fast-dllm": _diffusion(
+    "fast-dllm": diffusion(
         lambda mask, shifted, block=32, threshold=0.9, cache="dual": makers.canvas(
             mask, block, scores.at_least(threshold), cache=cache, shifted=shifted
         ),
@@ -238,7 +210,7 @@ RECIPES: dict[str, Recipe] = {
         "Fast-dLLM, arXiv 2505.22618",
         FULL,
     ),
-    "fast-dllm-factor": _diffusion(
+    "fast-dllm-factor": diffusion(
         lambda mask, shifted, block=32, factor=1.0, cache="dual": makers.canvas(
             mask, block, scores.factor(factor), cache=cache, shifted=shifted
         ),

@@ -5,6 +5,7 @@ rows each sequence wants in the next forward, `accept` says which tokens became 
 tensor code over all S lines. K is the number of rows a line may have in a step, M the number of tokens that may become final in one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
@@ -13,6 +14,15 @@ import torch
 from torch import Tensor
 
 T = TypeVar("T")
+
+
+class Memory(ABC):
+    """What a drafter remembers across sequences: one object for an engine, which all lines of its decoders hold. Only decoders whose text
+    does not depend on their drafts may have one."""
+
+    @abstractmethod
+    def feed(self, texts: Sequence[Sequence[int]]) -> None:
+        """Begin with finished texts, token ids."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,7 @@ class Lines:
     ends: Tensor = field(metadata={"fill": -1})  # [S, E] int64, tokens that end the sequence, padded with -1
     seed: Tensor  # [S] int64, any 64 bits: with `sample` the stream of the sequence's noise
     sample: Tensor  # [S] int64
+    memory: Memory | None = None  # of a decoder that has one
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,11 @@ class Decoder(Protocol):
     # Rows say which slot they write (Step.place), over what stood there. A preempted sequence starts over.
     in_place: bool
     guidance: float  # of classifier-free guidance: logits become against + (guidance + 1) * (own - against); 0: none
+    remembers: str  # name of the memory that its lines hold; decoders with the same one share it. "": none
+
+    def remember(self) -> Memory | None:
+        """A new memory."""
+        ...
 
     def committed(self, length: int) -> int:
         """How many of `length` final tokens have their K/V in the prefix when a sequence begins."""
@@ -140,7 +156,11 @@ class Plain:
     needs_law = False
     in_place = False
     guidance = 0.0
+    remembers = ""
     max_rows: int
+
+    def remember(self) -> Memory | None:
+        return None
 
     def held(self, filled: int, limit: int) -> int:
         return filled
@@ -159,7 +179,10 @@ def join(first: T, second: T) -> T:
     values: dict[str, Any] = {}
     for one in fields(first):  # type: ignore[arg-type]
         a, b = getattr(first, one.name), getattr(second, one.name)
-        values[one.name] = _cat(a, b, one.metadata.get("fill", 0)) if isinstance(a, Tensor) else join(a, b)
+        if a is None or isinstance(a, Memory):
+            values[one.name] = a
+        else:
+            values[one.name] = _cat(a, b, one.metadata.get("fill", 0)) if isinstance(a, Tensor) else join(a, b)
     return type(first)(**values)
 
 
@@ -206,7 +229,11 @@ def _map(struct: Any, function: Any) -> Any:
     values = {}
     for one in fields(struct):
         value = getattr(struct, one.name)
-        values[one.name] = value if value is None else function(value) if isinstance(value, Tensor) else _map(value, function)
+        if isinstance(value, Tensor):
+            value = function(value)
+        elif value is not None and not isinstance(value, Memory):
+            value = _map(value, function)
+        values[one.name] = value
     return type(struct)(**values)
 
 

@@ -99,7 +99,7 @@ class jacobi_blocks:
         recalled = recall(state.pool, last, self.pool, self.width)
         return _tree(_root(lines), chain, _branch_rows(1 + self.trunk, *recalled))
 
-    def learn(self, state: Blocks, outcome: Outcome) -> Blocks:
+    def learn(self, lines: Lines, state: Blocks, outcome: Outcome) -> Blocks:
         answers, place = outcome.picked[:, : self.trunk + 1], torch.arange(self.trunk, device=outcome.last.device)
         used = outcome.valid[:, : self.trunk + 1].sum(1)  # rows of the chain, the root among them: the last answer that counts
         index = torch.minimum(outcome.emitted[:, None] + place, used[:, None] - 1)
@@ -153,7 +153,7 @@ class lookahead:
         recalled = recall(state.pool, tokens[:, 0], self.guesses, self.ngram - 1)
         return _tree(window, _branch_rows(row.numel(), *recalled))
 
-    def learn(self, state: Levels, outcome: Outcome) -> Levels:
+    def learn(self, lines: Lines, state: Levels, outcome: Outcome) -> Levels:
         size = self.window * (self.ngram - 1)
         said, known = outcome.picked[:, size - self.window : size], outcome.valid[:, size - self.window : size]  # after the last level
         seen = torch.cat([state.tokens, said[:, None]], 1)

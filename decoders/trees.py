@@ -52,7 +52,7 @@ class TreeDrafter(Protocol):
 
     def propose(self, lines: Lines, state: Any) -> Tree: ...
 
-    def learn(self, state: Any, outcome: Outcome) -> Any: ...
+    def learn(self, lines: Lines, state: Any, outcome: Outcome) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class TreeVerify(Plain):
         back = state.order.argsort(1)
         last = tokens.gather(1, (emitted - 1)[:, None])[:, 0]
         outcome = Outcome(answers.gather(1, back), step.valid.gather(1, back), last, emitted)
-        return replace(state, drafter=self.drafter.learn(state.drafter, outcome)), commit
+        return replace(state, drafter=self.drafter.learn(lines, state.drafter, outcome)), commit
 
     def _judged(self, lines: Lines, state: TreeState, step: Step, law: Law) -> tuple[Tensor, Tensor]:
         """The path [S, K] that the verifier keeps, and the token [S] behind it. Coins belong to the place where the step begins: no two
@@ -163,8 +163,8 @@ class chain:
         last = lines.history.gather(1, (lines.length - 1)[:, None])
         return Tree(torch.cat([last, draft], 1), (row - 1).clamp(min=0), row, row <= num[:, None])
 
-    def learn(self, state: Any, outcome: Outcome) -> Any:
-        return self.drafter.learn(state, outcome.picked, outcome.emitted)
+    def learn(self, lines: Lines, state: Any, outcome: Outcome) -> Any:
+        return self.drafter.learn(lines, state, outcome.picked, outcome.emitted)
 
 
 def bits_of(seen: Tensor) -> Tensor:

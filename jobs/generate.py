@@ -8,6 +8,7 @@ from drawloom.jobs.settings import JobSettings
 from drawloom.jobs.summary import print_summary
 from drawloom.pipelines.commits import Hook, Job, no_hook, open_job
 from drawloom.pipelines.ledger import SUCCESS, totals
+from drawloom.pipelines.past import past_texts
 from drawloom.pipelines.preflight import preflight
 from drawloom.pipelines.progress import Figures, Tally, shown
 from drawloom.pipelines.sizing import FINE_ROWS, sized
@@ -49,6 +50,8 @@ def open_output(settings: JobSettings, hook: Hook = no_hook) -> Job:
         from drawloom.decoders.recipes import build  # with torch: plain autoregression needs no look at it
 
         build(settings.decoder, settings.decoder_params, mask_token=0)
+    if settings.engine.drafts_from:
+        past_texts(settings.engine.drafts_from, 1)  # there are some
     files = find_inputs(settings.input)
     store = preflight(settings.input, files, open_store(settings.output))
 

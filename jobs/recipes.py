@@ -2,7 +2,8 @@
 
 from rich.table import Table
 
-from drawloom.decoders.recipes import RECIPES, Recipe
+from drawloom.decoders.recipe import Recipe
+from drawloom.decoders.recipes import RECIPES
 
 INTRO = """# Recipes
 

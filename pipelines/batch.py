@@ -22,7 +22,7 @@ import ray
 from ray import cloudpickle
 from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
 
-from drawloom.actors.build import build_engine, build_text
+from drawloom.actors.build import build_text
 from drawloom.actors.keeper import ReplicaSettings
 from drawloom.actors.replica import Replica
 from drawloom.actors.request import Completion, Request
@@ -33,6 +33,7 @@ from drawloom.models.text import Text
 from drawloom.pipelines.commits import CommitLog
 from drawloom.pipelines.manifests import part_path
 from drawloom.pipelines.outcomes import Outcome, outcome_table
+from drawloom.pipelines.past import engine_with_past
 from drawloom.pipelines.quarantine import MAX_STARTS, ReadGuard, one_by_one, reading
 from drawloom.pipelines.reading import UnitReader
 from drawloom.pipelines.receipts import Receipt, outcomes_of, slowest
@@ -155,7 +156,7 @@ class Generate:
         self._board, self._name = board, uuid.uuid4().hex
         self._writers = ThreadPoolExecutor(2)
         rows = self._spec.rows
-        build = functools.partial(build_engine, self._spec.model, self._spec.engine, rows.decoder, rows.decoder_params)
+        build = functools.partial(engine_with_past, self._spec.model, self._spec.engine, rows.decoder, rows.decoder_params)
         self._replica = Replica(build, self._spec.replica)
         ray.get(board.join.remote(self._name, ray.get_runtime_context().current_actor))
         threading.Thread(target=self._beat, name="beat", daemon=True).start()

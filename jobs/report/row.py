@@ -7,7 +7,7 @@ from drawloom.actors.build import build_engine, build_text
 from drawloom.actors.engine import Engine
 from drawloom.actors.request import Request, Sampling
 from drawloom.actors.settings import EngineSettings
-from drawloom.decoders.recipes import Value
+from drawloom.decoders.recipe import Value
 from drawloom.errors import SettingError
 from drawloom.jobs.report.decode_map import report_map
 from drawloom.jobs.train.tasks import rows

@@ -10,7 +10,8 @@ from rig import engine, ids, request, run, same_in_company
 
 from drawloom.decoders import recipes
 from drawloom.decoders.frontier import Frontier
-from drawloom.decoders.recipes import Recipe, build
+from drawloom.decoders.recipe import Recipe
+from drawloom.decoders.recipes import build
 from drawloom.errors import SettingError
 from drawloom.models.hash_lm import HashLM
 

@@ -8,7 +8,7 @@ from rig import engine, ids, prompts, request
 from drawloom.decoders import recipes
 from drawloom.decoders.draft_verify import DraftState, DraftVerify
 from drawloom.decoders.drafters import jacobi
-from drawloom.decoders.recipes import Recipe
+from drawloom.decoders.recipe import Recipe
 from drawloom.decoders.step import Commit, Step
 from drawloom.kernels.verify import walk_chain
 from drawloom.models.hash_lm import HashLM
@@ -49,7 +49,7 @@ class Decoys(DraftVerify):
         keep = torch.zeros_like(step.valid)
         keep[:, self.place] = torch.arange(self.width + 1) <= accepted[:, None]
         commit = Commit(token, logprob, accepted + 1, keep, state.num_draft, accepted)
-        learned = self.drafter.learn(state.drafter, token.clamp(min=0), accepted + 1)
+        learned = self.drafter.learn(lines, state.drafter, token.clamp(min=0), accepted + 1)
         return DraftState(learned, state.draft, state.num_draft), commit
 
 

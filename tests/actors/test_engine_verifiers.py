@@ -14,7 +14,8 @@ from rig import engine, ids, request, run, same_in_company
 
 from drawloom.actors.request import Sampling
 from drawloom.decoders import recipes
-from drawloom.decoders.recipes import Recipe, build
+from drawloom.decoders.recipe import Recipe
+from drawloom.decoders.recipes import build
 from drawloom.decoders.trees import TreeVerify
 from drawloom.decoders.verifiers import VERIFIERS, Verifier, verifier_named
 from drawloom.errors import SettingError

@@ -49,7 +49,7 @@ class bigram:
         parent, depth = (torch.tensor(values).expand(len(lines.length), -1) for values in (self.parents, self.depths))
         return Tree(torch.stack(tokens, 1), parent, depth, torch.ones_like(parent, dtype=torch.bool), torch.stack(laws, 1))
 
-    def learn(self, state: Nothing, outcome: Outcome) -> Any:
+    def learn(self, lines: Lines, state: Nothing, outcome: Outcome) -> Any:
         return state
 
 

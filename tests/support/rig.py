@@ -11,8 +11,8 @@ from drawloom.models.hash_lm import HashLM, HashText
 VOCAB = 64
 
 
-def engine(model: HashLM | None = None, **settings) -> Engine:
-    return Engine(model or HashLM(3), HashText(), EngineSettings(**{"num_pages": 300, "page_tokens": 4, **settings}))
+def engine(model: HashLM | None = None, past: Sequence[Sequence[int]] = (), **settings) -> Engine:
+    return Engine(model or HashLM(3), HashText(), EngineSettings(**{"num_pages": 300, "page_tokens": 4, **settings}), past=past)
 
 
 def run(machine: Engine, requests: Sequence[Request], most_steps: int = 20_000) -> dict[str, Completion]:
