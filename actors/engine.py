@@ -6,6 +6,7 @@ One step: reserve pages and plan every group, pack all rows, one forward, pick a
 import time
 from collections.abc import Sequence as Listlike
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import torch
@@ -169,8 +170,8 @@ class Engine:
         ):
             sequence.filled += kept
             sequence.rows += rows
-            sequence.drafted += drafted
-            sequence.accepted += accepted
+            if drafted:
+                sequence.note_draft(drafted, accepted)
             if count and not sequence.first_token_s:
                 sequence.first_token_s = now
             taken = sequence.extend(tokens[:count], logprobs[:count])
@@ -220,6 +221,7 @@ def _stats(sequences: list[Sequence], now: float) -> Stats:
         rows=sum(one.rows for one in sequences),
         drafted=sum(one.drafted for one in sequences),
         accepted=sum(one.accepted for one in sequences),
+        accepted_by_position=tuple(map(sum, zip_longest(*(one.accepted_by_position for one in sequences), fillvalue=0))),
         preemptions=sum(one.preemptions for one in sequences),
         cached_prompt_tokens=sum(min(one.cached, one.prompt_len) for one in sequences),
         queued_s=min(one.admitted_s for one in sequences) - arrived,

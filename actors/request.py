@@ -104,12 +104,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a request cost. drafted counts proposed tokens that a forward checked, accepted those of them that became final."""
+    """What a request cost. drafted counts proposed tokens that a forward checked, accepted those of them that became final. What a forward
+    emits beyond its accepted tokens, the target's own next one, is in neither."""
 
     forwards: int = 0
     rows: int = 0
     drafted: int = 0
     accepted: int = 0
+    accepted_by_position: tuple[int, ...] = ()  # forwards that accepted at least 1, 2, ... drafted tokens
     preemptions: int = 0
     cached_prompt_tokens: int = 0
     queued_s: float = 0.0

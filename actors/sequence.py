@@ -71,6 +71,7 @@ class Sequence:
     rows: int = 0
     drafted: int = 0
     accepted: int = 0
+    accepted_by_position: list[int] = field(default_factory=list)
     preemptions: int = 0
     cached: int = 0
 
@@ -124,6 +125,14 @@ class Sequence:
                 self.finish = ("length", None)
                 return taken
         return len(tokens)
+
+    def note_draft(self, drafted: int, accepted: int) -> None:
+        """Count what a forward checked and kept of a draft."""
+        self.drafted += drafted
+        self.accepted += accepted
+        self.accepted_by_position += [0] * (accepted - len(self.accepted_by_position))
+        for position in range(accepted):
+            self.accepted_by_position[position] += 1
 
     def note(self, ago: Listlike[int], edits: Listlike[int]) -> None:
         """Remember when the tokens that this forward made final took their values, in forwards before this one."""

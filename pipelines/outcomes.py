@@ -41,6 +41,7 @@ ENGINE = pa.struct(
         ("decoder", pa.string()),
         ("lossless", pa.bool_()),
         *((name, pa.int64()) for name in ("forwards", "rows", "drafted", "accepted", "preemptions")),
+        ("accepted_by_position", pa.list_(pa.int64())),
         *((name, pa.float64()) for name in ("queued_s", "first_token_s", "total_s")),
     ]
 )

@@ -246,6 +246,10 @@ def test_statistics_add_up():
     assert stats.accepted == sum(one.stats.accepted for one in done)
     for one in done:
         assert one.stats.forwards + one.stats.accepted >= 30
+        by_position = one.stats.accepted_by_position
+        assert sum(by_position) == one.stats.accepted
+        assert list(by_position) == sorted(by_position, reverse=True)
+        assert all(by_position)
         assert 0 <= one.stats.queued_s <= one.stats.first_token_s <= one.stats.total_s
         assert one.lossless
     assert 0 < stats.forward_s < stats.step_s
