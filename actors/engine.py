@@ -197,6 +197,7 @@ class Engine:
             stats=_stats(job.sequences, now),
             decoder=job.request.decoder,
             lossless=sequence.decoder.lossless,
+            decoder_params=job.request.decoder_params,
         )
 
 

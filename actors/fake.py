@@ -157,7 +157,9 @@ class FakeEngine:
         total_s = time.monotonic() - run.started
         drafted = max(tokens - run.forwards, 0)
         stats = Stats(forwards=run.forwards, rows=run.forwards * TOKENS_PER_STEP, drafted=drafted, accepted=drafted, total_s=total_s)
-        return Completion(run.request.id, run.samples, len(run.request.prompt_token_ids), stats, run.request.decoder)
+        request = run.request
+        told = len(request.prompt_token_ids), stats, request.decoder
+        return Completion(request.id, run.samples, *told, decoder_params=request.decoder_params)
 
 
 def fake_samples(request: Request, text: FakeText) -> tuple[Sample, ...]:

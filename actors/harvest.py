@@ -127,6 +127,9 @@ def _picks(share: _Scored, picked: Picked, logits: Tensor) -> Picks:
     if group.decoder.needs_law:
         own = law(picked.choice[share.span], None if picked.draw is None else picked.draw.rows(share.span)), logits.log_softmax(-1)
         picks = replace(picks, law=Law(*(_spread(values, share.flat, step) for values in own)))
+    if group.decoder.needs_top:
+        top = logits.topk(min(group.decoder.needs_top, logits.shape[1]), -1).indices
+        picks = replace(picks, top=_spread(top, share.flat, step))
     return picks
 
 

@@ -138,6 +138,7 @@ class Completion:
     stats: Stats
     decoder: str = "ar"
     lossless: bool = True
+    decoder_params: Mapping[str, float | int | str] = field(default_factory=dict)  # as in the request
     error: tuple[str, str] | None = None  # (code, message)
     post_mortem: PostMortem | None = None  # when the error was the death of the engine's process
 

@@ -48,7 +48,7 @@ class Guesses:
 class Forgetful:
     """A drafter without memory."""
 
-    remembers = ""
+    remembers, needs_top = "", 0
 
     def remember(self) -> Memory | None:
         return None

@@ -9,6 +9,7 @@ from drawloom.decoders.drafters import Drafter, lookup
 from drawloom.decoders.frontier import Frontier, Rules
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.guided import Guided
+from drawloom.decoders.recycling import RANKS, recycling
 from drawloom.decoders.scores import SCORES
 from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
 from drawloom.decoders.step import Decoder
@@ -66,6 +67,13 @@ def drafted(drafter: Drafter, width: int, verifier: str) -> Decoder:
 def remembering(width: int, own: lookup, share: float, memory: int) -> DraftVerify:
     at_least(1, width=width)
     return DraftVerify(suffix(own, share, memory), width)
+
+
+def recycled(nodes: int, depth: int) -> TreeVerify:
+    at_least(1, nodes=nodes, depth=depth)
+    if nodes > (most := sum(len(RANKS) ** level for level in range(1, depth + 1))):
+        raise SettingError(f"nodes is {nodes}; a tree {depth} deep has at most {most}")
+    return tree(recycling(nodes, depth), 0, "coupled")
 
 
 def forced(block: int, blocks: int, spawn: float, pool: int, width: int, verifier: str) -> TreeVerify:

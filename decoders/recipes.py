@@ -39,6 +39,11 @@ RECIPES: dict[str, Recipe] = {
         "remembers the last `memory` tokens, and stops where the product of shares falls below `share`",
         "SuffixDecoding, arXiv 2411.04975",
     ),
+    "recycling": Recipe(
+        lambda nodes=32, depth=6: makers.recycled(nodes, depth),
+        "drafts a tree of `nodes` tokens that the target found likely after the same tokens before, in any text of the engine",
+        "Token Recycling, arXiv 2408.08696",
+    ),
     "jacobi": Recipe(
         lambda width=8, verifier="coupled": makers.drafted(jacobi(makers.count(width=width)), width, verifier),
         "drafts the target's own answers to the last draft",

@@ -81,6 +81,7 @@ class Picks:
         None  # [S, K] in [0, 1), for decoders with needs_chance: drawn for (seed, sample, position that the row predicts)
     )
     law: Law | None = None  # for decoders with needs_law
+    top: Tensor | None = None  # [S, K, needs_top] int64, the likeliest tokens behind each row, for decoders that want some
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Decoder(Protocol):
     needs_shape: bool  # wants margin and entropy
     needs_chance: bool  # wants chance
     needs_law: bool  # wants law
+    needs_top: int  # how many of the likeliest tokens it wants
     # Rows say which slot they write (Step.place), over what stood there. A preempted sequence starts over.
     in_place: bool
     guidance: float  # of classifier-free guidance: logits become against + (guidance + 1) * (own - against); 0: none
@@ -154,6 +156,7 @@ class Plain:
     needs_shape = False
     needs_chance = False
     needs_law = False
+    needs_top = 0
     in_place = False
     guidance = 0.0
     remembers = ""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from drawloom.decoders.drafters import Drafter
-from drawloom.decoders.step import Commit, Law, Lines, Picks, Plain, Step
+from drawloom.decoders.drafters import Drafter, Forgetful
+from drawloom.decoders.step import Commit, Law, Lines, Memory, Picks, Plain, Step, gathered
 from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
 from drawloom.kernels.noise import REST, TEST, gumbel, uniform_at
 from drawloom.kernels.verify import reach, walk_tree
@@ -40,6 +40,8 @@ class Outcome:
     valid: Tensor  # [S, K] bool
     last: Tensor  # [S] int64, the last final token
     emitted: Tensor  # [S] int64
+    tokens: Tensor  # [S, K] int64
+    top: Tensor | None  # [S, K, needs_top] int64, the likeliest tokens behind each row
 
 
 class TreeDrafter(Protocol):
@@ -47,6 +49,10 @@ class TreeDrafter(Protocol):
     paths: bool  # its drafts are independent paths from the root, of equal length
     rows: int  # K, row 0 included
     depth: int  # of the deepest row
+    remembers: str  # as a decoder's
+    needs_top: int
+
+    def remember(self) -> Memory | None: ...
 
     def begin(self, lines: Lines) -> Any: ...
 
@@ -76,8 +82,11 @@ class TreeVerify(Plain):
     def __init__(self, drafter: TreeDrafter, verifier: Verifier = COUPLED) -> None:
         check_law(verifier, drafter.law, paths=drafter.paths)
         self.drafter, self.verifier, self.lossless = drafter, verifier, verifier.lossless
-        self.needs_law = verifier.judge is not None
+        self.needs_law, self.needs_top, self.remembers = verifier.judge is not None, drafter.needs_top, drafter.remembers
         self.max_rows, self.max_commit = drafter.rows, drafter.depth + 1
+
+    def remember(self) -> Memory | None:
+        return self.drafter.remember()
 
     def committed(self, length: int) -> int:
         return length - 1
@@ -118,7 +127,8 @@ class TreeVerify(Plain):
         answers = torch.where(step.valid, picks.token, step.tokens)
         back = state.order.argsort(1)
         last = tokens.gather(1, (emitted - 1)[:, None])[:, 0]
-        outcome = Outcome(answers.gather(1, back), step.valid.gather(1, back), last, emitted)
+        top = None if picks.top is None else picks.top.gather(1, back[..., None].expand_as(picks.top))
+        outcome = Outcome(*gathered(back, answers, step.valid), last, emitted, step.tokens.gather(1, back), top)
         return replace(state, drafter=self.drafter.learn(lines, state.drafter, outcome)), commit
 
     def _judged(self, lines: Lines, state: TreeState, step: Step, law: Law) -> tuple[Tensor, Tensor]:
@@ -147,8 +157,8 @@ def _after(tokens: Tensor, index: Tensor, count: Tensor, said: Tensor) -> Tensor
     return torch.where(place == (count - 1)[:, None], said[:, None], torch.nn.functional.pad(own[:, 1:], (0, 1)))
 
 
-class chain:
-    """A chain drafter as a tree without branches."""
+class chain(Forgetful):
+    """A chain drafter without memory as a tree without branches."""
 
     def __init__(self, drafter: Drafter, width: int) -> None:
         self.drafter, self.law, self.paths = drafter, drafter.law, True

@@ -9,7 +9,7 @@ import pyarrow as pa
 from drawloom.actors.request import Sampling
 
 PROMPTS = ("prompt", "messages", "prompt_token_ids")
-OVERRIDES = (*Sampling.model_fields, "decoder", "decoder_params", "seed", "priority")
+OVERRIDES = (*Sampling.model_fields, "decoder", "decoder_params", "speculation", "seed", "priority")
 EXACT = 1 << 53  # integers up to here are float64 as well
 
 
@@ -108,6 +108,7 @@ CONTRACT: dict[str, Kind] = {
     "n": _INTEGER,
     "decoder": _TEXT,
     "decoder_params": Kind("a struct, or its JSON text", _record, _is_record),
+    "speculation": Kind('"off", "auto", a struct with a drafter, or its JSON text', _record, _is_record),
     "seed": Kind("an integer from 0 to 2^64 - 1", _number, _is_seed, "number", pa.uint64()),
     "priority": _INTEGER,
 }

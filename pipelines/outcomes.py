@@ -39,6 +39,7 @@ ERROR = pa.struct(
 ENGINE = pa.struct(
     [
         ("decoder", pa.string()),
+        ("decoder_params", pa.string()),  # JSON of what was not left at the recipe's default
         ("lossless", pa.bool_()),
         *((name, pa.int64()) for name in ("forwards", "rows", "drafted", "accepted", "preemptions")),
         ("accepted_by_position", pa.list_(pa.int64())),
@@ -101,7 +102,8 @@ def _line(outcome: Outcome) -> dict[str, Any]:
         "completion_tokens": sum(len(sample.token_ids) for sample in done.samples),
         "cached_prompt_tokens": stats.pop("cached_prompt_tokens"),
     }
-    engine = {"decoder": done.decoder, "lossless": done.lossless, **stats}
+    params = json.dumps(dict(done.decoder_params), sort_keys=True)
+    engine = {"decoder": done.decoder, "decoder_params": params, "lossless": done.lossless, **stats}
     return {"prompt_tokens": done.prompt_tokens, "usage": usage, "seed": outcome.seed, "error": failed, "engine": engine}
 
 

@@ -86,13 +86,14 @@ def request_from_row(row: Mapping[str, Any], place: Place, roles: Roles, setting
     """
     cells = {field: _cell(row, name, roles) for field, name in roles.overrides.items()}
     given = {field: value for field, value in cells.items() if value is not None}
+    decoder, params = _decoding(given, settings)
     return Request(
         id=place.id,
         prompt_token_ids=_prompt(row, roles, text),
         sampling=_sampling(given, settings.sampling),
         seed=_integer("seed", given["seed"], 0, SEED_LIMIT - 1) if "seed" in given else default_seed(settings.seed, place),
-        decoder=given.get("decoder", settings.decoder),
-        decoder_params=_params(given["decoder_params"]) if "decoder_params" in given else settings.decoder_params,
+        decoder=decoder,
+        decoder_params=params,
         priority=_integer("priority", given["priority"], -(1 << 31), (1 << 31) - 1) if "priority" in given else settings.priority,
     )
 
@@ -184,6 +185,26 @@ def _list(field: str, value: Any) -> Any:
 def _biases(field: str, value: Any) -> dict[Any, Any]:
     """{token id: bias} from a struct or map, from JSON text, or from a list of records that hold (token id, bias) in this order."""
     return _record("invalid_sampling", field, "{token id: bias}", value)
+
+
+def _decoding(given: Mapping[str, Any], settings: RowSettings) -> tuple[str, Mapping[str, float | int | str]]:
+    """Recipe and parameters: what `speculation` says, or the row's own, or the job's. The job's parameters belong to its own recipe."""
+    said = given.get("speculation", "auto")
+    if "speculation" in given and (own := [field for field in ("decoder", "decoder_params") if field in given]):
+        raise RowError("two_decoders", f"speculation and {own[0]} both hold a value; leave one null")
+    if said == "off":
+        return "ar", {}
+    if said != "auto":
+        wanted = '"off", "auto" or {drafter: name, parameter: value, ...}'
+        if isinstance(said, str) and not said.lstrip().startswith(("{", "[")):
+            raise RowError("invalid_speculation", f"speculation is {shorten(said)}, but {wanted} is needed")
+        asked = _record("invalid_speculation", "speculation", wanted, said)
+        if not isinstance(drafter := asked.pop("drafter", settings.decoder), str):
+            raise RowError("invalid_speculation", f"speculation.drafter is {shorten(drafter)}, but a decoder's name is needed")
+        return drafter, _params(asked)
+    decoder = given.get("decoder", settings.decoder)
+    inherited = settings.decoder_params if decoder == settings.decoder else {}
+    return decoder, _params(given["decoder_params"]) if "decoder_params" in given else inherited
 
 
 _READ_FIELD = {"stop": _list, "stop_token_ids": _list, "logit_bias": _biases}

@@ -28,7 +28,7 @@ ENVIRONMENT: dict[str, int] = {
     "models/embedded.py": 1,  # the same
 }
 LONG_FILES: dict[str, int] = {}  # lines
-# Loops in code that runs over a group's lines in every step. None may be over sequences, blocks or tokens.
+# Loops in code that runs over a group's lines in every step. None may be over sequences or blocks.
 GROUP_CODE = (
     "decoders/canvas.py",
     "decoders/denoise.py",
@@ -39,17 +39,24 @@ GROUP_CODE = (
     "decoders/sub_blocks.py",
     "decoders/draft_verify.py",
     "decoders/drafters.py",
+    "decoders/draws.py",
+    "decoders/recycling.py",
     "decoders/scores.py",
+    "decoders/suffix.py",
     "decoders/tree_drafters.py",
     "decoders/trees.py",
     "kernels/reveal.py",
     "kernels/verify.py",
+    "kernels/verify_sampled.py",
 )
 GROUP_LOOPS: dict[str, int] = {
     "decoders/canvas.py": 3,  # over the tensors of a state, twice, and over three of a step
     "decoders/drafters.py": 1,  # over the lengths of an n-gram
+    "decoders/recycling.py": 6,  # over the levels of a tree; the others when its shape is made, or a memory begins
+    "decoders/suffix.py": 5,  # over two generations, thrice; over generations that fill up; when a memory begins
     "decoders/tree_drafters.py": 1,  # over the columns of a tree's rows
     "kernels/verify.py": 1,  # over doublings of a tree's depth
+    "kernels/verify_sampled.py": 5,  # over a line's drafted rows in their order, each test depending on the one before; over bisections
 }
 
 

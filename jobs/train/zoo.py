@@ -1,6 +1,6 @@
 """The small models of models/zoo, from nothing: data, a fresh network, and the five recipes in order. A broken run goes on where it was.
 
-A network learns to answer (tiny-ar), then to fill blocks (tiny-bd), short answers before long ones; adapters on these learn to fill several
+A network learns to answer (tiny-ar), then to fill blocks (tiny-bd), those of long answers too; adapters on these learn to fill several
 blocks at once (tiny-mbd), to correct their guesses (tiny-mbd-dmax), and to reach their greedy text in few Jacobi iterations (tiny-jf).
 """
 
@@ -28,7 +28,7 @@ NATIVE: dict[str, tuple[str, dict[str, float]]] = {  # the recipe that each mode
     "tiny-jf": ("jacobi", {"width": 16}),
 }
 # What `drawloom train tasks` writes for each file. The first stage learns sums, which take longest; in the second lists and records come as
-# often as they do; the third has long answers, several blocks of them.
+# often as they do; the third has long answers, of several blocks.
 DATA: dict[str, dict[str, Any]] = {
     "tasks": {"count": 400_000, "seed": 1},
     "even": {
@@ -43,7 +43,7 @@ DATA: dict[str, dict[str, Any]] = {
         "stretch": 2,
     },
 }
-OWN_ROWS, OWN_TOKENS, BLOCK, RANK = 10_000, 128, 8, 16
+OWN_ROWS, OWN_TOKENS, BLOCK, RANK = 10_000, 96, 8, 16
 COMMON: dict[str, Any] = {"row_tokens": 256, "save_every": 100}
 LONG = {"row_tokens": 384, "rows": 8}
 
@@ -63,16 +63,15 @@ def zoo(output: Path, threads: int = 0) -> None:
             train(one)
 
     step(autoregressive.train, TrainSettings, "tiny-ar-first", "fresh", paths["tasks"], steps=1400, rows=16)
-    step(autoregressive.train, TrainSettings, "tiny-ar-second", "tiny-ar-first", paths["even"], steps=1100, rows=16, learning_rate=1.5e-3)
-    step(autoregressive.train, TrainSettings, "tiny-ar", "tiny-ar-second", paths["long"], steps=350, learning_rate=1e-3, **LONG)
+    step(autoregressive.train, TrainSettings, "tiny-ar", "tiny-ar-first", paths["even"], steps=1100, rows=16, learning_rate=1.5e-3)
     blocks = {"block": BLOCK, "learning_rate": 1.5e-3}
-    step(block.train, BlockSettings, "tiny-bd-first", "tiny-ar-second", paths["even"], steps=550, rows=12, **blocks)
+    step(block.train, BlockSettings, "tiny-bd-first", "tiny-ar", paths["even"], steps=550, rows=12, **blocks)
     step(block.train, BlockSettings, "tiny-bd", "tiny-bd-first", paths["long"], steps=600, **LONG, **blocks)
     adapter = {"lora_rank": RANK, "block": BLOCK, **LONG}
-    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", paths["long"], steps=320, **adapter)
+    step(multi_block.train, MultiBlockSettings, "tiny-mbd", "tiny-bd", paths["long"], steps=420, **adapter)
     step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", paths["long"], steps=130, **adapter)
-    own = own_answers(output, paths["long"])
-    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", own, steps=130, lora_rank=RANK, **LONG)
+    own = own_answers(output, paths["even"])
+    step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", own, steps=130, rows=12, lora_rank=RANK)
 
 
 def _write_once(path: Path, told: Mapping[str, Any]) -> None:

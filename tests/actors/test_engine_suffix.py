@@ -1,4 +1,4 @@
-"""The drafter that remembers other texts: same texts as without it, fewer forwards the second time, bounded memory."""
+"""Drafters that remember other texts: same texts as without them, fewer forwards the second time, bounded memory."""
 
 import resource
 
@@ -7,6 +7,7 @@ import torch
 from rig import engine, ids, request, run
 
 from drawloom.decoders.recipes import build
+from drawloom.decoders.recycling import RANKS, Successors, shape_of
 from drawloom.decoders.suffix import LEAST_ROOM, SuffixMemory, Trail
 from drawloom.errors import SettingError
 from drawloom.models.hash_lm import HashLM
@@ -26,6 +27,34 @@ def test_what_was_said_once_is_drafted_the_second_time() -> None:
     for k in range(6):
         assert ids(first[f"suffix {k}"]) == ids(again[f"suffix {k}"]) == ids(plain[f"ar {k}"])
     assert sum(one.stats.forwards for one in again.values()) < 0.4 * sum(one.stats.forwards for one in first.values())
+
+
+def test_recycled_successors_save_forwards_from_the_first_text_on() -> None:
+    model = HashLM(3, sway=40.0)
+    machine = engine(model, max_sequences=4)
+    done, plain = run(machine, asked("recycling", 8)), run(machine, asked("ar", 8))
+    assert all(ids(done[f"recycling {k}"]) == ids(plain[f"ar {k}"]) for k in range(8))
+    assert sum(one.stats.forwards for one in done.values()) < 0.8 * sum(one.stats.forwards for one in plain.values())
+    (memory,) = machine.planner.memories.values()
+    assert isinstance(memory, Successors)
+    assert memory.table.shape == (len(memory.table), len(RANKS))
+    assert len(memory.table) <= model.info.vocab_size
+
+
+def test_successors_begin_with_texts() -> None:
+    memory = Successors()
+    memory.feed([[3, 4, 5], [9]])
+    assert memory.table[:, 0].tolist() == [-1, -1, -1, 4, 5, -1, -1, -1, -1, -1]
+
+
+def test_the_shape_of_a_tree() -> None:
+    """Likeliest prefixes first: a parent stands before its children, and no prefix comes twice."""
+    parents, ranks, depths = shape_of(40, 4)
+    assert len(parents) == 41
+    assert all(parent < row and depths[row] == depths[parent] + 1 for row, parent in enumerate(parents) if row)
+    assert len({(parent, rank) for parent, rank in zip(parents[1:], ranks[1:], strict=True)}) == 40
+    assert max(depths) == 4
+    assert (parents[:3], ranks[:3]) == ([0, 0, 1], [0, 0, 0])
 
 
 def test_recipes_with_another_width_share_the_memory() -> None:

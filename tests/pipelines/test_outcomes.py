@@ -21,7 +21,7 @@ INPUT = pa.table({"id": [1, 2, 3], "prompt": ["a", None, "c"]})
 ROLES = resolve(Columns(), INPUT.schema)
 TOKENS = ((TokenLogprob(5, -0.25, 1), TokenLogprob(6, -1.5, 2)), ())
 SAMPLES = (Sample(0, (5, 6), "x", "stop", 7, -1.0, TOKENS), Sample(1, (), "", "length", None, 0.0, None))
-GOOD = Completion("u:0", SAMPLES, 3, Stats(forwards=2))
+GOOD = Completion("u:0", SAMPLES, 3, Stats(forwards=2, accepted_by_position=(2, 1)), "lookup", decoder_params={"width": 4})
 BAD = Outcome(None, Failure("killed", "the row ended its process", True, 3, "SIGSEGV", "tail", None), 8)
 
 
@@ -42,6 +42,8 @@ def test_one_schema_whatever_the_values() -> None:
     assert first["samples"][1]["stop_reason"] is None
     assert first["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "cached_prompt_tokens": 0}
     assert (first["seed"], first["error"], first["engine"]["forwards"]) == (1 << 63, None, 2)
+    assert first["engine"]["decoder_params"] == '{"width": 4}'
+    assert first["engine"]["accepted_by_position"] == [2, 1]
     assert second["error"]["signal"] == "SIGSEGV"
     assert (second["samples"], second["engine"], second["seed"]) == ([], None, 8)
     assert third["error"]["code"] == "e"

@@ -69,8 +69,47 @@ def test_every_field_can_be_a_column() -> None:
 
 
 def test_a_null_cell_means_the_default() -> None:
-    nothing = dict.fromkeys((*Sampling.model_fields, "decoder", "decoder_params", "seed", "priority"))
+    nothing = dict.fromkeys((*Sampling.model_fields, "decoder", "decoder_params", "speculation", "seed", "priority"))
     assert request({"prompt": "hi"} | nothing) == request({"prompt": "hi"})
+
+
+JOB = RowSettings(decoder="lookup", decoder_params={"width": 4})
+
+
+@pytest.mark.parametrize(
+    ("own", "decoder", "params"),
+    [
+        ({}, "lookup", {"width": 4}),
+        ({"speculation": None}, "lookup", {"width": 4}),
+        ({"speculation": "auto"}, "lookup", {"width": 4}),
+        ({"speculation": "off"}, "ar", {}),
+        ({"speculation": {"drafter": "suffix", "width": 8}}, "suffix", {"width": 8}),
+        ({"speculation": '{"width": 9}'}, "lookup", {"width": 9}),
+        ({"decoder": "lookup"}, "lookup", {"width": 4}),
+        ({"decoder": "ar"}, "ar", {}),
+        ({"decoder": "jacobi", "decoder_params": {"width": 3}}, "jacobi", {"width": 3}),
+    ],
+)
+def test_a_row_says_how_it_is_drafted(own: dict[str, Any], decoder: str, params: dict[str, Any]) -> None:
+    """The job's parameters belong to its own recipe."""
+    found = request({"prompt": "x"} | own, settings=JOB)
+    assert (found.decoder, found.decoder_params) == (decoder, params)
+
+
+@pytest.mark.parametrize(
+    ("own", "code", "says"),
+    [
+        ({"speculation": "of"}, "invalid_speculation", "speculation is 'of', but"),
+        ({"speculation": "[1]"}, "invalid_speculation", "is needed"),
+        ({"speculation": '{"drafter": 5}'}, "invalid_speculation", "speculation.drafter is 5, but a decoder's name"),
+        ({"speculation": "off", "decoder": "ar"}, "two_decoders", "speculation and decoder both hold a value"),
+    ],
+)
+def test_speculation_that_says_nothing_is_refused(own: dict[str, Any], code: str, says: str) -> None:
+    with pytest.raises(RowError) as caught:
+        request({"prompt": "x"} | own)
+    assert caught.value.code == code
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
