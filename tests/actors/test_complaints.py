@@ -51,10 +51,10 @@ def test_01_a_batch_of_ragged_prompts_says_what_each_says_alone(name: str, cache
 @pytest.mark.parametrize("name", BLOCKWISE)
 def test_02_answers_do_not_depend_on_the_batch_size(name: str, network: str) -> None:
     """On a real network in float32."""
-    asked = [real(name, number) for number in range(8)]
-    texts = {size: run(tiny.engine_of(network, max_sequences=size), asked) for size in (1, 2, 8)}
+    asked = [real(name, number, max_tokens=10) for number in range(5)]
+    texts = {size: run(tiny.engine_of(network, max_sequences=size), asked) for size in (1, 2, 5)}
     for one in asked:
-        assert ids(texts[1][one.id]) == ids(texts[2][one.id]) == ids(texts[8][one.id])
+        assert ids(texts[1][one.id]) == ids(texts[2][one.id]) == ids(texts[5][one.id])
 
 
 @pytest.mark.parametrize("name", DIFFUSION)
