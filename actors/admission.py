@@ -106,7 +106,7 @@ class Admission:
 
     def release(self, sequence: Sequence) -> None:
         self.pool.give_back(sequence.pages)
-        sequence.pages = []
+        sequence.pages, sequence.draft_filled = [], 0
 
     def admit(self, num_running: int) -> list[Sequence]:
         """Move waiting sequences into `filling` while there is room for their whole prefix and their first decoding rows."""

@@ -5,8 +5,12 @@ from collections.abc import Mapping, Sequence
 from drawloom.actors.fake import FakeEngine, FakeText
 from drawloom.actors.request import EngineLike
 from drawloom.actors.settings import EngineSettings
+from drawloom.errors import SettingError
+from drawloom.models.ragged import Model, ModelInfo
 from drawloom.models.settings import ModelSettings
 from drawloom.models.text import Text
+
+PROBE = 'Draft: 3 cats, 17 dogs; naïve café {"x": [1, 2]}\n\tEnd.'  # two tokenizers that agree on this are taken for one
 
 
 def build_engine(
@@ -34,9 +38,31 @@ def build_engine(
         from drawloom.models.load import device_of, load_model
 
         network, device = load_model(model), device_of(model)
-    if decoder is not None:
-        fitting(decoder, decoder_params or {}, network.info)
-    return Engine(network, build_text(model), engine, device=device, past=past)
+    drafts = {}
+    if decoder is not None and (asked := fitting(decoder, decoder_params or {}, network.info).drafting) is not None:
+        drafts = {asked.model: load_draft(asked.model, model, network.info)}
+    return Engine(network, build_text(model), engine, device=device, past=past, drafts=drafts)
+
+
+def load_draft(name: str, target: ModelSettings, info: ModelInfo) -> Model:
+    """A network that drafts for the target. Raises SettingError when it is none, or speaks in other tokens."""
+    if name == "hash":
+        from drawloom.models.hash_lm import HashLM
+
+        network: Model = HashLM()
+    else:
+        from drawloom.models.load import load_model
+
+        network = load_model(target.model_copy(update={"name": name}))
+    own, other = build_text(target), build_text(target.model_copy(update={"name": name}))
+    if network.info.mask_token_id is not None and name != "hash":
+        raise SettingError(f"draft model {name!r} is a diffusion model; an autoregressive one is needed")
+    if network.info.vocab_size != info.vocab_size or own.encode(PROBE) != other.encode(PROBE):
+        raise SettingError(
+            f"draft model {name!r} has another tokenizer than {target.name!r} ({network.info.vocab_size} and {info.vocab_size} tokens); "
+            "a smaller model of the same family is needed"
+        )
+    return network
 
 
 def build_text(model: ModelSettings) -> Text:

@@ -4,6 +4,7 @@ One step: reserve pages and plan every group, pack all rows, one forward, pick a
 """
 
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as Listlike
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -13,6 +14,7 @@ import torch
 
 from drawloom.actors.admission import page_keys
 from drawloom.actors.checks import decoder_of
+from drawloom.actors.drafting import DraftModels
 from drawloom.actors.harvest import Deed, harvest
 from drawloom.actors.pack import pack
 from drawloom.actors.planner import Plan, Planner
@@ -60,24 +62,29 @@ class Engine:
         *,
         device: str | torch.device = "cpu",
         past: Listlike[Listlike[int]] = (),
+        drafts: Mapping[str, Model] | None = None,
     ) -> None:
+        """past: token ids of texts that drafters which remember begin with. drafts: networks of the same tokenizer that draft, by name."""
         self.model, self.text, self.settings = model, text, settings or EngineSettings()
         self.device = torch.device(device)
         self.exact = self.settings.pack == "exact" or (self.settings.pack == "auto" and self.device.type == "cpu")
         page_tokens = self.settings.page_tokens
-        pages = self.settings.num_pages or pages_in(self.settings, model)
-        model.allocate(pages, page_tokens)
+        self.drafts = dict(drafts or {})
+        everyone = [model, *self.drafts.values()]
+        pages = self.settings.num_pages or pages_in(self.settings, everyone)
+        for one in everyone:
+            one.allocate(pages, page_tokens)
         self.pool = PagePool(pages, page_tokens)
-        self.planner = Planner(self.pool, self.settings, self.device, past)
+        self.planner = Planner(self.pool, self.settings, self.device, DraftModels(self.drafts, page_tokens, self.device), past)
         self.jobs: dict[str, _Job] = {}
         self._serial = 0
         self._totals = _Totals()
 
     def check(self, request: Request) -> None:
-        decoder_of(request, self.model.info, self.pool)
+        self._decoder_of(request)
 
     def add(self, request: Request) -> None:
-        decoder = decoder_of(request, self.model.info, self.pool)
+        decoder = self._decoder_of(request)
         if request.id in self.jobs:
             raise RowError("duplicate_id", f"a request with id {request.id!r} is running; give each its own id")
         target = decoder.committed(len(request.prompt_token_ids))
@@ -124,8 +131,19 @@ class Engine:
             pages_used=self.pool.num_held,
             pages_total=self.pool.num_pages,
             prefix_hit_tokens=admission.prefix_hit_tokens,
+            draft_s=self.planner.draft_s,
             **vars(self._totals),
         )
+
+    def _decoder_of(self, request: Request) -> Decoder:
+        decoder = decoder_of(request, self.model.info, self.pool)
+        if (asked := decoder.drafting) is not None and asked.model not in self.drafts:
+            here = ", ".join(map(repr, self.drafts)) or "none"
+            raise RowError(
+                "invalid_decoder",
+                f"draft model {asked.model!r} is not loaded here ({here}); a job loads the one of its own decoder_params, so name it there",
+            )
+        return decoder
 
     def _sequence(self, request: Request, index: int, decoder: Decoder, keys: list[bytes], target: int) -> Sequence:
         sampling = request.sampling
@@ -201,10 +219,11 @@ class Engine:
         )
 
 
-def pages_in(settings: EngineSettings, model: Model) -> int:
-    """Pages that kv_gib holds, at most four times what max_sequences whole contexts take (the rest would hold prefixes nobody asks for)."""
-    contexts = 4 * settings.max_sequences * -(-model.info.max_context // settings.page_tokens)
-    return max(1, min(contexts, int(settings.kv_gib * 2**30) // model.page_bytes(settings.page_tokens)))
+def pages_in(settings: EngineSettings, models: Listlike[Model]) -> int:
+    """Pages that kv_gib holds, each with K/V of all the models (the target first), at most four times what max_sequences whole contexts
+    take (the rest would hold prefixes nobody asks for)."""
+    contexts = 4 * settings.max_sequences * -(-models[0].info.max_context // settings.page_tokens)
+    return max(1, min(contexts, int(settings.kv_gib * 2**30) // sum(model.page_bytes(settings.page_tokens) for model in models)))
 
 
 def _note_alternatives(members: list[Sequence], table: np.ndarray, values: np.ndarray) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from drawloom.actors.dice import Dice, Needs, dice_of, needs_of
 from drawloom.actors.sequence import Sequence
-from drawloom.decoders.step import Commit, Decoder, Lines, Memory, Picks, Step, extend, join, lines_of, take
+from drawloom.decoders.step import Commit, Decoder, Drafted, Lines, Memory, Picks, Step, extend, join, lines_of, take
 
 
 class Group:
@@ -59,6 +59,9 @@ class Group:
         rows = torch.full_like(self.lines.length, budget)
         self.state, step = self.decoder.plan(self.lines, self.state, rows)
         return step
+
+    def receive(self, drafted: Drafted) -> None:
+        self.state = self.decoder.receive(self.state, drafted)
 
     def accept(self, step: Step, picks: Picks) -> Commit:
         self.state, commit = self.decoder.accept(self.lines, self.state, step, picks)

@@ -1,11 +1,13 @@
 """What the next forward will do: who is admitted, which prefixes are filled, what every group asks for."""
 
+import time
 from collections.abc import Sequence as Listlike
 from dataclasses import dataclass
 
 import torch
 
 from drawloom.actors.admission import Admission
+from drawloom.actors.drafting import DraftModels
 from drawloom.actors.group import Group
 from drawloom.actors.pack import Part
 from drawloom.actors.sequence import Sequence
@@ -26,8 +28,11 @@ class Plan:
 class Planner:
     """Groups of decoding sequences, and the admission that feeds them."""
 
-    def __init__(self, pool: PagePool, settings: EngineSettings, device: torch.device, past: Listlike[Listlike[int]] = ()) -> None:
-        self.settings, self.device, self.past = settings, device, past
+    def __init__(
+        self, pool: PagePool, settings: EngineSettings, device: torch.device, drafts: DraftModels, past: Listlike[Listlike[int]] = ()
+    ) -> None:
+        self.settings, self.device, self.drafts, self.past = settings, device, drafts, past
+        self.draft_s = 0.0  # seconds that networks have drafted
         self.admission = Admission(pool, settings)
         self.groups: dict[Decoder, Group] = {}
         self.memories: dict[str, Memory] = {}
@@ -63,6 +68,10 @@ class Planner:
         self._enter(ready)
         plan = Plan([], [], [])
         for group in self.groups.values():
+            if group.decoder.drafting is not None:
+                start = time.perf_counter()
+                self.drafts.draft(group, group.decoder.drafting)
+                self.draft_s += time.perf_counter() - start
             step = group.plan(group.decoder.max_rows)
             _add(plan, group, group.sequences, fills, step)
         for block in sorted({one.decoder.block_tokens for one in self.admission.filling}):

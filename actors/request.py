@@ -161,6 +161,7 @@ class EngineStats:
     prefix_hit_tokens: int = 0
     forward_s: float = 0.0
     step_s: float = 0.0
+    draft_s: float = 0.0  # that networks drafted, within step_s
 
 
 class EngineLike(Protocol):

@@ -58,6 +58,7 @@ class Sequence:
     arrived_s: float
     pages: list[int] = field(default_factory=list)
     filled: int = 0
+    draft_filled: int = 0  # tokens that the drafting network has read; some of the last may have been refused since
     target: int = 0  # K/V tokens wanted before decoding starts or goes on
     saved: Any = None  # (lines, dice, state) of a preempted sequence
     logprobs: list[float] = field(default_factory=list)

@@ -3,14 +3,14 @@
 The target draws for itself after each row; other verifiers than that work on trees (trees.py), a chain being one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from drawloom.decoders.drafters import Drafter
-from drawloom.decoders.step import Commit, Lines, Memory, Picks, Plain, Step
+from drawloom.decoders.drafters import Drafter, Proposed
+from drawloom.decoders.step import Commit, Drafted, Lines, Memory, Picks, Plain, Step
 from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
 from drawloom.kernels.verify import walk_chain
 
@@ -37,7 +37,10 @@ class DraftVerify(Plain):
         check_law(verifier, drafter.law)
         self.drafter, self.width, self.lossless = drafter, width, verifier.lossless
         self.max_rows = self.max_commit = width + 1
-        self.remembers = drafter.remembers
+        self.remembers, self.drafting = drafter.remembers, drafter.drafting
+
+    def receive(self, state: DraftState, drafted: Drafted) -> DraftState:
+        return replace(state, drafter=Proposed.of(drafted))
 
     def remember(self) -> Memory | None:
         return self.drafter.remember()

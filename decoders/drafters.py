@@ -9,13 +9,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from drawloom.decoders.step import Lines, Memory
+from drawloom.decoders.step import Drafted, Drafting, Lines, Memory
+from drawloom.decoders.verifiers import SAMPLED
 from drawloom.errors import SettingError
 
 
 class Drafter(Protocol):
     law: str
     remembers: str  # as a decoder's
+    drafting: Drafting | None  # as a decoder's
 
     def remember(self) -> Memory | None: ...
 
@@ -45,16 +47,30 @@ class Guesses:
     num: Tensor
 
 
-class Forgetful:
-    """A drafter without memory."""
+@dataclass(frozen=True)
+class Proposed:
+    """A network's draft: tokens [S, W], how many count [S], and their laws flattened [S, W * V], or [S, 0] when they are not wanted."""
+
+    tokens: Tensor
+    num: Tensor
+    q: Tensor
+
+    @classmethod
+    def of(cls, drafted: Drafted) -> "Proposed":
+        return cls(drafted.tokens, drafted.num, drafted.tokens[:, :0].float() if drafted.q is None else drafted.q.flatten(1))
+
+
+class Unaided:
+    """A drafter without memory and network, unless it says otherwise."""
 
     remembers, needs_top = "", 0
+    drafting: Drafting | None = None
 
     def remember(self) -> Memory | None:
         return None
 
 
-class none(Forgetful):
+class none(Unaided):
     """No draft: plain autoregression."""
 
     law = "one_hot"
@@ -106,7 +122,7 @@ class lookup(none):
         return tokens, torch.where(found, torch.minimum(length - 1 - where, most), 0), matched
 
 
-class jacobi(Forgetful):
+class jacobi(Unaided):
     """Jacobi decoding (Santilli et al. 2023; Song et al. 2021): the target's answers to the last draft, from the first wrong one on, are
     the next draft. The tail is filled by repeating its last token."""
 
@@ -125,3 +141,22 @@ class jacobi(Forgetful):
     def learn(self, lines: Lines, state: Guesses, picked: Tensor, emitted: Tensor) -> Guesses:
         index = emitted[:, None] + torch.arange(self.width, device=picked.device)
         return Guesses(picked.gather(1, index.clamp(max=picked.shape[1] - 1)), state.num)
+
+
+class by_network(Unaided):
+    """What a smaller network of the same tokenizer drafted, which the engine runs before every plan (Leviathan et al. 2023)."""
+
+    law = SAMPLED
+
+    def __init__(self, asked: Drafting) -> None:
+        self.drafting = asked
+
+    def begin(self, lines: Lines) -> Proposed:
+        none = lines.history[:, :0]
+        return Proposed(none, torch.zeros_like(lines.length), none.float())
+
+    def propose(self, lines: Lines, state: Proposed, width: int) -> tuple[Tensor, Tensor]:
+        return state.tokens, state.num
+
+    def learn(self, lines: Lines, state: Proposed, picked: Tensor, emitted: Tensor) -> Proposed:
+        return state

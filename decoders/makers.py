@@ -5,14 +5,14 @@ from typing import Any
 from drawloom.decoders import scores
 from drawloom.decoders.denoise import Denoise, Revise, Select, Window
 from drawloom.decoders.draft_verify import DraftVerify
-from drawloom.decoders.drafters import Drafter, lookup
+from drawloom.decoders.drafters import Drafter, by_network, lookup
 from drawloom.decoders.frontier import Frontier, Rules
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.guided import Guided
 from drawloom.decoders.recycling import RANKS, recycling
 from drawloom.decoders.scores import SCORES
 from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
-from drawloom.decoders.step import Decoder
+from drawloom.decoders.step import Decoder, Drafting
 from drawloom.decoders.sub_blocks import SubBlocks
 from drawloom.decoders.suffix import suffix
 from drawloom.decoders.tree_drafters import jacobi_blocks, lookahead
@@ -62,6 +62,13 @@ def drafted(drafter: Drafter, width: int, verifier: str) -> Decoder:
     at_least(1, width=width)
     found = verifier_named(verifier)
     return DraftVerify(drafter, width, found) if found.same_text else tree(chain(drafter, width), 0, verifier)
+
+
+def by_draft_model(draft: str, width: int, confidence: float, verifier: str) -> Decoder:
+    if not 0 <= confidence <= 1:
+        raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
+    asked = Drafting(draft, count(width=width), confidence, verifier_named(verifier).coupled)
+    return drafted(by_network(asked), width, verifier)
 
 
 def remembering(width: int, own: lookup, share: float, memory: int) -> DraftVerify:

@@ -44,6 +44,11 @@ RECIPES: dict[str, Recipe] = {
         "drafts a tree of `nodes` tokens that the target found likely after the same tokens before, in any text of the engine",
         "Token Recycling, arXiv 2408.08696",
     ),
+    "draft-model": Recipe(
+        lambda draft="tiny-draft", width=4, confidence=0.0, verifier="coupled": makers.by_draft_model(draft, width, confidence, verifier),
+        "a smaller network of the same tokenizer drafts, up to the first place whose likeliest token has less than `confidence`",
+        "Speculative decoding, arXiv 2211.17192 and 2302.01318",
+    ),
     "jacobi": Recipe(
         lambda width=8, verifier="coupled": makers.drafted(jacobi(makers.count(width=width)), width, verifier),
         "drafts the target's own answers to the last draft",

@@ -9,6 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from drawloom.decoders.drafters import Unaided
 from drawloom.decoders.step import Lines, Memory
 from drawloom.decoders.trees import Outcome, Tree
 from drawloom.decoders.verifiers import CHOSEN
@@ -42,7 +43,7 @@ class Successors(Memory):
             self.table[tokens[:-1], 0] = tokens[1:].int().to(self.table.device)
 
 
-class recycling:
+class recycling(Unaided):
     """A tree of `nodes` drafted tokens, at most `depth` deep."""
 
     law, paths, remembers, needs_top = CHOSEN, False, "successors", len(RANKS)

@@ -100,6 +100,25 @@ class Commit:
     source: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Drafting:
+    """What a decoder asks of a network that drafts."""
+
+    model: str  # its name
+    width: int  # tokens
+    confidence: float  # a draft ends before the first place whose likeliest token has less than this
+    coupled: bool  # draws share the target's noise; otherwise their laws are wanted
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What it gave."""
+
+    tokens: Tensor  # [S, W] int64
+    num: Tensor  # [S] int64, how many count
+    q: Tensor | None  # [S, W, V] what each was drawn from, when it was wanted
+
+
 class Decoder(Protocol):
     """An algorithm with its parameters. Pure: everything that changes is in the lines and the state."""
 
@@ -119,8 +138,14 @@ class Decoder(Protocol):
     guidance: float  # of classifier-free guidance: logits become against + (guidance + 1) * (own - against); 0: none
     remembers: str  # name of the memory that its lines hold; decoders with the same one share it. "": none
 
+    drafting: Drafting | None  # the network that drafts for it, before every plan
+
     def remember(self) -> Memory | None:
         """A new memory."""
+        ...
+
+    def receive(self, state: Any, drafted: Drafted) -> Any:
+        """State with what a network drafted."""
         ...
 
     def committed(self, length: int) -> int:
@@ -160,10 +185,14 @@ class Plain:
     in_place = False
     guidance = 0.0
     remembers = ""
+    drafting: Drafting | None = None
     max_rows: int
 
     def remember(self) -> Memory | None:
         return None
+
+    def receive(self, state: Any, drafted: Drafted) -> Any:
+        raise TypeError(f"{type(self).__name__} asks no network for drafts")
 
     def held(self, filled: int, limit: int) -> int:
         return filled

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drawloom.decoders.drafters import lookup
+from drawloom.decoders.drafters import Unaided, lookup
 from drawloom.decoders.step import Lines, Memory
 from drawloom.decoders.verifiers import CHOSEN
 from drawloom.errors import SettingError
@@ -68,7 +68,7 @@ class SuffixMemory(Memory):
         return matched, num, torch.where(older[:, None], old[2], young[2])
 
 
-class suffix:
+class suffix(Unaided):
     """Of the text's own past (as lookup) and of the memory, what knows the longer suffix; at most per_match tokens for each of its, and
     from the memory while the product of their shares is at least `share`."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drawloom.decoders.drafters import Forgetful
+from drawloom.decoders.drafters import Unaided
 from drawloom.decoders.step import Lines
 from drawloom.decoders.trees import Outcome, Tree
 
@@ -77,7 +77,7 @@ class Blocks:
     pool: Pool
 
 
-class jacobi_blocks(Forgetful):
+class jacobi_blocks(Unaided):
     """Jacobi Forcing's multi-block decoding with rejection recycling (arXiv 2512.14681). A draft ends with its block; once `spawn` of a
     block is final one more block is drafted behind it, up to `blocks`. Guesses are the target's last answers; what it said behind a
     rejected token is remembered, and followed again, in up to `pool` branches of `width` tokens, when its first token comes up."""
@@ -125,7 +125,7 @@ class Levels:
     pool: Pool
 
 
-class lookahead(Forgetful):
+class lookahead(Unaided):
     """Lookahead decoding (Fu et al., arXiv 2402.02057): Jacobi iterations over a window of `window` positions and `ngram` - 1 levels run
     beside the verification of up to `guesses` n-grams that such iterations gave before and that begin with the last final token."""
 

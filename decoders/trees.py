@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from drawloom.decoders.drafters import Drafter, Forgetful
-from drawloom.decoders.step import Commit, Law, Lines, Memory, Picks, Plain, Step, gathered
+from drawloom.decoders.drafters import Drafter, Proposed, Unaided
+from drawloom.decoders.step import Commit, Drafted, Drafting, Law, Lines, Memory, Picks, Plain, Step, gathered
 from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
 from drawloom.kernels.noise import REST, TEST, gumbel, uniform_at
 from drawloom.kernels.verify import reach, walk_tree
@@ -50,6 +50,7 @@ class TreeDrafter(Protocol):
     rows: int  # K, row 0 included
     depth: int  # of the deepest row
     remembers: str  # as a decoder's
+    drafting: Drafting | None  # as a decoder's
     needs_top: int
 
     def remember(self) -> Memory | None: ...
@@ -83,10 +84,14 @@ class TreeVerify(Plain):
         check_law(verifier, drafter.law, paths=drafter.paths)
         self.drafter, self.verifier, self.lossless = drafter, verifier, verifier.lossless
         self.needs_law, self.needs_top, self.remembers = verifier.judge is not None, drafter.needs_top, drafter.remembers
+        self.drafting = drafter.drafting
         self.max_rows, self.max_commit = drafter.rows, drafter.depth + 1
 
     def remember(self) -> Memory | None:
         return self.drafter.remember()
+
+    def receive(self, state: TreeState, drafted: Drafted) -> TreeState:
+        return replace(state, drafter=Proposed.of(drafted))
 
     def committed(self, length: int) -> int:
         return length - 1
@@ -157,11 +162,11 @@ def _after(tokens: Tensor, index: Tensor, count: Tensor, said: Tensor) -> Tensor
     return torch.where(place == (count - 1)[:, None], said[:, None], torch.nn.functional.pad(own[:, 1:], (0, 1)))
 
 
-class chain(Forgetful):
+class chain(Unaided):
     """A chain drafter without memory as a tree without branches."""
 
     def __init__(self, drafter: Drafter, width: int) -> None:
-        self.drafter, self.law, self.paths = drafter, drafter.law, True
+        self.drafter, self.law, self.paths, self.drafting = drafter, drafter.law, True, drafter.drafting
         self.rows, self.depth = width + 1, width
 
     def begin(self, lines: Lines) -> Any:
@@ -171,7 +176,10 @@ class chain(Forgetful):
         draft, num = self.drafter.propose(lines, state, self.depth)
         row = torch.arange(self.rows, device=num.device).expand(len(num), -1)
         last = lines.history.gather(1, (lines.length - 1)[:, None])
-        return Tree(torch.cat([last, draft], 1), (row - 1).clamp(min=0), row, row <= num[:, None])
+        q = None
+        if isinstance(state, Proposed):  # the root was drawn from nothing
+            q = torch.nn.functional.pad(state.q.unflatten(1, (self.depth, -1)), (0, 0, 1, 0))
+        return Tree(torch.cat([last, draft], 1), (row - 1).clamp(min=0), row, row <= num[:, None], q)
 
     def learn(self, lines: Lines, state: Any, outcome: Outcome) -> Any:
         return self.drafter.learn(lines, state, outcome.picked, outcome.emitted)

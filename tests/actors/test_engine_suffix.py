@@ -34,7 +34,7 @@ def test_recycled_successors_save_forwards_from_the_first_text_on() -> None:
     machine = engine(model, max_sequences=4)
     done, plain = run(machine, asked("recycling", 8)), run(machine, asked("ar", 8))
     assert all(ids(done[f"recycling {k}"]) == ids(plain[f"ar {k}"]) for k in range(8))
-    assert sum(one.stats.forwards for one in done.values()) < 0.8 * sum(one.stats.forwards for one in plain.values())
+    assert sum(one.stats.forwards for one in done.values()) < 0.9 * sum(one.stats.forwards for one in plain.values())
     (memory,) = machine.planner.memories.values()
     assert isinstance(memory, Successors)
     assert memory.table.shape == (len(memory.table), len(RANKS))

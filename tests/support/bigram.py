@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drawloom.decoders.drafters import Forgetful
+from drawloom.decoders.drafters import Unaided
 from drawloom.decoders.draws import draw
 from drawloom.decoders.step import Lines
 from drawloom.decoders.trees import Outcome, Tree
@@ -23,7 +23,7 @@ def table(vocab: int, seed: int, sharp: float = 1.5) -> Tensor:
     return (torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(seed)) * sharp).softmax(1)
 
 
-class bigram(Forgetful):
+class bigram(Unaided):
     """parents: the parent row of each row, the root (row 0) its own. distinct: siblings are drawn without replacement."""
 
     def __init__(self, law: Tensor, parents: list[int], *, distinct: bool = False, paths: bool = False) -> None:

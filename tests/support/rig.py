@@ -1,18 +1,33 @@
 """Drive an engine on HashLM in tests."""
 
+import math
 import random
+from collections import Counter
 from collections.abc import Sequence
+
+import torch
 
 from drawloom.actors.engine import Engine
 from drawloom.actors.request import Completion, Request, Sampling
 from drawloom.actors.settings import EngineSettings
-from drawloom.models.hash_lm import HashLM, HashText
+from drawloom.models.hash_lm import HashLM, HashText, mix, unit
 
 VOCAB = 64
 
 
-def engine(model: HashLM | None = None, past: Sequence[Sequence[int]] = (), **settings) -> Engine:
-    return Engine(model or HashLM(3), HashText(), EngineSettings(**{"num_pages": 300, "page_tokens": 4, **settings}), past=past)
+class Similar(HashLM):
+    """Says nearly what another HashLM of the same seed says: its logits with noise, from K/V of its own."""
+
+    def logits(self, total: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        return super().logits(total, position) + unit(mix(mix(total + 7 * position)[:, None] + self._token)).float()
+
+
+def engine(model: HashLM | None = None, past: Sequence[Sequence[int]] = (), draft: HashLM | None = None, **settings) -> Engine:
+    """With a network that drafts, under the name that the recipe asks for by default."""
+    model = model or HashLM(3)
+    drafts = {"tiny-draft": draft or Similar(model.seed, model.info.vocab_size, period=model.period, sway=model.sway)}
+    asked = EngineSettings(**{"num_pages": 300, "page_tokens": 4, **settings})
+    return Engine(model, HashText(model.info.vocab_size), asked, past=past, drafts=drafts)
 
 
 def run(machine: Engine, requests: Sequence[Request], most_steps: int = 20_000) -> dict[str, Completion]:
@@ -56,3 +71,13 @@ def ids(completion: Completion, index: int = 0) -> list[int]:
 
 def request(name: str, prompt: list[int], decoder: str = "ar", seed: int = 0, params: dict | None = None, **sampling) -> Request:
     return Request(name, prompt, Sampling(**sampling), seed=seed, decoder=decoder, decoder_params=params or {})
+
+
+def same_texts(first: Counter, second: Counter) -> float:
+    """p-value of a two-sample chi-square test; texts that came fewer than 10 times in all are counted together."""
+    common = [text for text in {*first, *second} if first[text] + second[text] >= 10]
+    bins = [(first[text], second[text]) for text in common]
+    bins.append((first.total() - sum(a for a, _ in bins), second.total() - sum(b for _, b in bins)))
+    scale = math.sqrt(second.total() / first.total())
+    statistic = sum((a * scale - b / scale) ** 2 / (a + b) for a, b in bins if a + b)
+    return float(torch.special.gammaincc(torch.tensor((len(bins) - 1) / 2).double(), torch.tensor(statistic / 2).double()))
