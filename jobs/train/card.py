@@ -31,6 +31,7 @@ WHAT = {
     "tiny-mbd-dmax": "`tiny-bd` post-trained on its own guesses (DMax's on-policy uniform training, in MultiTF's groups). It corrects what "
     "it has filled in.",
     "tiny-jf": "`tiny-ar` after Jacobi forcing on its own greedy answers: it reaches the same kind of text in fewer Jacobi iterations.",
+    "tiny-draft": "Two layers of width 128 with the tokenizer of `tiny-ar`, for which it drafts: `--model tiny-ar --decoder draft-model`.",
 }
 
 
@@ -130,7 +131,9 @@ def stage(folder: Path) -> str:
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     base, data = Path(told["base"]).name, Path(told["data"]).name
     numbers = ", ".join(f"{name} {told[name]}" for name in NUMBERS if told.get(name))
-    begin = {"fresh": "random weights"}.get(base, "the stage before" if base not in NATIVE else f"`{base}`")
+    begin = "random weights" if base.startswith("fresh") else f"`{base}`" if base in NATIVE else "the stage before"
+        base, "the stage before" if base not in NATIVE else f"`{base}`"
+    )
     return f"from {begin}, on {data_told(data)}; {numbers}; last loss {log[-1]['loss']:.3f}; {hours(log, told)}"
 
 

@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from drawloom.jobs.folders import made
 from drawloom.jobs.train.data import read_rows
 from drawloom.jobs.train.settings import Positive
+from drawloom.models.checkpoint import locate
+from drawloom.models.settings import ModelSettings
+from drawloom.models.tokenizer import tokenizer_of
 from drawloom.settings import Settings
 
 END, MASK = "<|end|>", "<|mask|>"
@@ -26,6 +30,7 @@ class FreshSettings(Settings):
     data: str
     output: str
     columns: tuple[str, ...] = ("prompt", "answer")
+    tokenizer: str = Field(default="", description="model whose tokenizer is taken; empty: one is learned from the data")
     vocab: Positive = 1024
     hidden: Positive = 256
     layers: Positive = 6
@@ -39,7 +44,8 @@ class FreshSettings(Settings):
 def fresh(settings: FreshSettings) -> None:
     """Write tokenizer and random weights to settings.output."""
     made(Path(settings.output))
-    tokenizer: Any = learn_tokenizer(settings)
+    known = settings.tokenizer and tokenizer_of(locate(ModelSettings(name=settings.tokenizer)))
+    tokenizer: Any = known or learn_tokenizer(settings)
     torch.manual_seed(settings.seed)
     config = Qwen3Config(
         vocab_size=len(tokenizer),

@@ -1,7 +1,8 @@
 """The small models of models/zoo, from nothing: data, a fresh network, and the five recipes in order. A broken run goes on where it was.
 
 A network learns to answer (tiny-ar), then to fill blocks (tiny-bd), those of long answers too; adapters on these learn to fill several
-blocks at once (tiny-mbd), to correct their guesses (tiny-mbd-dmax), and to reach their greedy text in few Jacobi iterations (tiny-jf).
+blocks at once (tiny-mbd), to correct their guesses (tiny-mbd-dmax), and to reach their greedy text in few Jacobi iterations (tiny-jf). A
+smaller network of the same tokenizer (tiny-draft) learns to draft for tiny-ar.
 """
 
 import shutil
@@ -26,7 +27,9 @@ NATIVE: dict[str, tuple[str, dict[str, float]]] = {  # the recipe that each mode
     "tiny-mbd": ("multi-block", {"threshold": 0.9}),
     "tiny-mbd-dmax": ("dmax-multi-block", {"threshold": 0.5}),
     "tiny-jf": ("jacobi", {"width": 16}),
+    "tiny-draft": ("ar", {}),
 }
+DRAFTERS = ("tiny-draft",)  # of tiny-ar
 # What `drawloom train tasks` writes for each file. The first stage learns sums, which take longest; in the second lists and records come as
 # often as they do; the third has long answers, of several blocks.
 DATA: dict[str, dict[str, Any]] = {
@@ -49,7 +52,7 @@ LONG = {"row_tokens": 384, "rows": 8}
 
 
 def zoo(output: Path, threads: int = 0) -> None:
-    """Train all five below `output`; hours on a CPU."""
+    """Train all of them below `output`; hours on a CPU."""
     paths = {name: output / f"{name}.parquet" for name in DATA}
     for name, path in paths.items():
         _write_once(path, DATA[name])
@@ -72,6 +75,10 @@ def zoo(output: Path, threads: int = 0) -> None:
     step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", paths["long"], steps=130, **adapter)
     own = own_answers(output, paths["even"])
     step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", own, steps=130, rows=12, lora_rank=RANK)
+    if not (output / "fresh-draft/config.json").exists():
+        small = {"layers": 2, "hidden": 128, "inner": 320, "tokenizer": str(output / "fresh")}
+        fresh(FreshSettings(data=str(paths["tasks"]), output=str(output / "fresh-draft"), **small))
+    step(autoregressive.train, TrainSettings, "tiny-draft", "fresh-draft", paths["even"], steps=800, rows=16, learning_rate=3e-3)
 
 
 def _write_once(path: Path, told: Mapping[str, Any]) -> None:

@@ -1,0 +1,59 @@
+"""Engines from settings: networks that draft are loaded beside their target, and refused when they cannot draft for it."""
+
+import pytest
+from rig import ids, request
+from rig import run as run_on
+
+from drawloom.actors.build import build_engine
+from drawloom.actors.engine import Engine
+from drawloom.actors.settings import EngineSettings
+from drawloom.errors import SettingError
+from drawloom.models.checkpoint import ZOO
+from drawloom.models.settings import ModelSettings
+
+SMALL = EngineSettings(num_pages=200, max_sequences=4)
+PROMPT = "Reverse the list: cat ant bear lime wolf dew\n"
+
+
+def built(draft: str, **params: float) -> Engine:
+    engine = build_engine(ModelSettings(name="tiny-ar"), SMALL, "draft-model", {"draft": draft, **params})
+    assert isinstance(engine, Engine)
+    return engine
+
+
+def test_a_network_drafts_for_itself_without_a_refusal() -> None:
+    """Real weights, K/V read by chunks and rows: what it drafts is what it says."""
+    engine = built("tiny-ar", width=3)
+    params = {"draft": "tiny-ar", "width": 3}
+    prompts = [engine.text.encode(PROMPT + "and " * k) for k in range(5)]
+    asked = [
+        request(f"{decoder} {k}", prompt, decoder, k, own, max_tokens=24, temperature=(0.0, 0.9)[k % 2])
+        for k, prompt in enumerate(prompts)
+        for decoder, own in (("draft-model", params), ("ar", {}))
+    ]
+    done = run_on(engine, asked)
+    for k in range(5):
+        one = done[f"draft-model {k}"]
+        assert ids(one) == ids(done[f"ar {k}"])
+        assert one.stats.accepted >= one.stats.drafted - 3  # behind the end of the text nothing counts
+
+
+@pytest.mark.skipif(not (ZOO / "tiny-draft").is_dir(), reason="the zoo has no tiny-draft")
+def test_the_zoos_drafter_is_worth_its_forwards() -> None:
+    engine = built("tiny-draft")
+    prompts = [engine.text.encode(f"Copy the list: {words}\n") for words in ("cat ant bear", "lime wolf dew rose", "oven ink jar")]
+    asked = [
+        request(f"{decoder} {k}", prompt, decoder, k, {}, max_tokens=16, temperature=0.0)
+        for k, prompt in enumerate(prompts)
+        for decoder in ("draft-model", "ar")
+    ]
+    done = run_on(engine, asked)
+    assert all(ids(done[f"draft-model {k}"]) == ids(done[f"ar {k}"]) for k in range(3))
+    forwards = {name: sum(done[f"{name} {k}"].stats.forwards for k in range(3)) for name in ("draft-model", "ar")}
+    assert forwards["draft-model"] < forwards["ar"]
+
+
+@pytest.mark.parametrize(("draft", "says"), [("hash", "has another tokenizer than"), ("tiny-bd", "is a diffusion model"), ("tiny-arr", "")])
+def test_networks_that_cannot_draft_are_refused(draft: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        built(draft)
