@@ -132,8 +132,6 @@ def stage(folder: Path) -> str:
     base, data = Path(told["base"]).name, Path(told["data"]).name
     numbers = ", ".join(f"{name} {told[name]}" for name in NUMBERS if told.get(name))
     begin = "random weights" if base.startswith("fresh") else f"`{base}`" if base in NATIVE else "the stage before"
-        base, "the stage before" if base not in NATIVE else f"`{base}`"
-    )
     return f"from {begin}, on {data_told(data)}; {numbers}; last loss {log[-1]['loss']:.3f}; {hours(log, told)}"
 
 
