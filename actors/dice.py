@@ -79,8 +79,8 @@ def needs_of(sequence: Sequence) -> Needs:
 
 def draw_of(dice: Dice, lines: Lines, line: Tensor, position: Tensor) -> Draw:
     """Draw of rows [L] that belong to `line` [L] and predict absolute `position` [L]."""
-    settings = dice.temperature, dice.top_k, dice.top_p, dice.min_p, lines.seed, lines.sample
-    return Draw(*(values[line] for values in settings), position)
+    own = {name: getattr(dice, name)[line] for name in ("temperature", "top_k", "top_p", "min_p")}
+    return Draw(**own, seed=lines.seed[line], sample=lines.sample[line], position=position)
 
 
 def penalty_of(dice: Dice, lines: Lines, step: Step, flat: Tensor, vocab_size: int) -> Penalty:

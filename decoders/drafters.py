@@ -149,7 +149,7 @@ class by_network(Unaided):
     law = SAMPLED
 
     def __init__(self, asked: Drafting) -> None:
-        self.drafting = asked
+        self.drafting: Drafting | None = asked
 
     def begin(self, lines: Lines) -> Proposed:
         none = lines.history[:, :0]

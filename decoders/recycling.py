@@ -85,13 +85,15 @@ class recycling(Unaided):
 @lru_cache(maxsize=64)
 def shape_of(nodes: int, depth: int) -> tuple[list[int], list[int], list[int]]:
     """Parent, rank and depth of each row, the root first: the `nodes` likeliest prefixes when ranks are right as RANKS says."""
-    parents, ranks, depths, worth = [0], [0], [0], [1.0]
+    parents, ranks, depths = [0], [0], [0]
+    worth = [1.0]
     queue = [(-RANKS[0], 0, 0)]  # chance, parent, rank
     while len(parents) <= nodes:
         chance, parent, rank = heapq.heappop(queue)
         row = len(parents)
-        for values, value in ((parents, parent), (ranks, rank), (depths, depths[parent] + 1), (worth, -chance)):
+        for values, value in ((parents, parent), (ranks, rank), (depths, depths[parent] + 1)):
             values.append(value)
+        worth.append(-chance)
         if rank + 1 < len(RANKS):
             heapq.heappush(queue, (-worth[parent] * RANKS[rank + 1], parent, rank + 1))
         if depths[row] < depth:

@@ -133,7 +133,8 @@ class TreeVerify(Plain):
         back = state.order.argsort(1)
         last = tokens.gather(1, (emitted - 1)[:, None])[:, 0]
         top = None if picks.top is None else picks.top.gather(1, back[..., None].expand_as(picks.top))
-        outcome = Outcome(*gathered(back, answers, step.valid), last, emitted, step.tokens.gather(1, back), top)
+        answers, valid, tokens = gathered(back, answers, step.valid, step.tokens)
+        outcome = Outcome(answers, valid, last, emitted, tokens, top)
         return replace(state, drafter=self.drafter.learn(lines, state.drafter, outcome)), commit
 
     def _judged(self, lines: Lines, state: TreeState, step: Step, law: Law) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """The texts of a finished job, for drafters that remember: a job drafts from what an earlier one said."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ def engine_with_past(
     model: ModelSettings, engine: EngineSettings, decoder: str | None, decoder_params: Mapping[str, float | int | str] | None
 ) -> EngineLike:
     """build_engine with the texts of engine.drafts_from. Raises SettingError as both do."""
-    past = past_texts(engine.drafts_from, MOST) if engine.drafts_from else ()
+    past: Any = past_texts(engine.drafts_from, MOST) if engine.drafts_from else ()
     return build_engine(model, engine, decoder, decoder_params, past)
 
 

@@ -26,6 +26,7 @@ from drawloom.settings import nearest
 MAX_TOKENS = 96  # the longest reference answer has fewer
 COLUMNS = ("task", "prompt", "check")
 THRESHOLDS = (0.5, 0.7, 0.9, 0.99)
+WIDTHS = (2, 4, 6)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Curve:
     params: Mapping[str, Any]
     sweep: str = ""
     values: tuple[float, ...] = ()
+
+    def below(self, zoo: Path | None) -> "Curve":
+        """The same with models of that folder."""
+        draft = {"draft": str(zoo / self.params["draft"])} if zoo and "draft" in self.params else {}
+        return replace(self, params={**self.params, **draft})
 
     @property
     def name(self) -> str:
@@ -53,6 +59,9 @@ class Curve:
 ZOO_CURVES = (
     Curve("tiny-ar", "ar", {}),
     Curve("tiny-ar", "lookup", {}),
+    Curve("tiny-ar", "suffix", {}),
+    Curve("tiny-ar", "recycling", {}),
+    Curve("tiny-ar", "draft-model", {"draft": "tiny-draft"}, "width", WIDTHS),
     Curve("tiny-ar", "jacobi", {"width": 16}),
     Curve("tiny-ar", "jacobi-forcing", {}),
     Curve("tiny-ar", "lookahead", {}),
@@ -82,7 +91,7 @@ def chosen(only: Sequence[str], values: tuple[float, ...]) -> list[Curve]:
     if strange := [name for name in only if name not in known]:
         raise SettingError(f"{strange[0]!r} is no method or model of the zoo; {nearest(strange[0], known)}")
     found = [curve for curve in ZOO_CURVES if not only or curve.name in only or curve.model in only]
-    return [replace(curve, values=values) if values and curve.sweep else curve for curve in found]
+    return [replace(curve, values=values) if values and curve.sweep == "threshold" else curve for curve in found]
 
 
 def numbers(words: Sequence[str]) -> tuple[float, ...]:
@@ -100,11 +109,13 @@ def run_decode(curves: Sequence[Curve], tasks: Sequence[Task], batch: int, zoo: 
     engines: dict[str, tuple[Engine, Any]] = {}
     for curve in curves:
         name = str(zoo / curve.model) if zoo else curve.model
-        if name not in engines:
-            engines = {name: engine_and_text(name, batch)}  # one model in memory at a time
-        for params in curve.points():
-            record = {"curve": curve.name, "model": curve.model, "recipe": curve.recipe, "params": params}
-            record |= measure(*engines[name], tasks, curve.recipe, params) | where
+        own = curve.below(zoo)
+        key = f"{name} {own.params.get('draft', '')}"
+        if key not in engines:
+            engines = {key: engine_and_text(name, batch, own)}  # one model in memory at a time, with what drafts for it
+        for params, told in zip(own.points(), curve.points(), strict=True):
+            record = {"curve": curve.name, "model": curve.model, "recipe": curve.recipe, "params": told}
+            record |= measure(*engines[key], tasks, curve.recipe, params) | where
             found.setdefault(curve.name, []).append(record)
             yield record
     best = max(record["accuracy"] for records in found.values() for record in records)
@@ -136,7 +147,9 @@ def measure(engine: Engine, text: Any, tasks: Sequence[Task], recipe: str, param
         "rows_per_forward": sum(one.stats.rows for one in done) / forwards,
         "tokens_per_s": tokens / seconds,
         "ms_per_step": 1000 * (after.step_s - before.step_s) / (after.steps - before.steps),
-        "outside_forward": 1 - (after.forward_s - before.forward_s) / (after.step_s - before.step_s),
+        "outside_forward": 1 - (after.forward_s - before.forward_s + after.draft_s - before.draft_s) / (after.step_s - before.step_s),
+        "drafting": (after.draft_s - before.draft_s) / (after.step_s - before.step_s),
+        "accepted_per_forward": (after.accepted - before.accepted) / forwards,
         "kv_bytes": engine.pool.num_pages * engine.model.page_bytes(engine.pool.page_tokens),
         "weight_bytes": getattr(engine.model, "weight_bytes", 0),
         "ended_by_length": sum(sample.finish_reason == "length" for sample in samples),
@@ -164,10 +177,11 @@ def lines(records: Iterator[dict[str, Any]]) -> Iterator[str]:
     return (json.dumps(record) for record in records)
 
 
-def engine_and_text(name: str, batch: int) -> tuple[Engine, Any]:
+def engine_and_text(name: str, batch: int, curve: Curve | None = None) -> tuple[Engine, Any]:
     """A model's engine for `batch` sequences at once, and its tokenizer."""
     settings = ModelSettings(name=name)
-    engine = build_engine(settings, EngineSettings(max_sequences=batch, share_prefix=False))
+    drafting = (curve.recipe, curve.params) if curve and "draft" in curve.params else (None, None)
+    engine = build_engine(settings, EngineSettings(max_sequences=batch, share_prefix=False), *drafting)
     assert isinstance(engine, Engine)
     return engine, build_text(settings)
 

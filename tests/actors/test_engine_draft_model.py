@@ -56,6 +56,7 @@ def test_the_text_is_that_of_autoregression(settings: dict[str, Any]) -> None:
 
 def test_a_draft_that_says_the_same_is_accepted_whole() -> None:
     """So its K/V is right at every step, after refused drafts and after preemptions too."""
+    settings: dict[str, Any]
     for settings in ({}, {"num_pages": 40}, {"prefill_rows": 3}):
         machine = engine(draft=HashLM(3), **settings)
         done = run_on(machine, [dataclasses.replace(one, sampling=one.sampling.model_copy(update={"ignore_eos": True})) for one in some(9)])
@@ -68,6 +69,7 @@ def test_a_draft_that_says_the_same_is_accepted_whole() -> None:
 def test_one_text_for_a_seed_in_any_company(verifier: str) -> None:
     asked = some(6, verifier)
     alone = {one.id: ids(run_on(engine(), [one])[one.id]) for one in asked}
+    settings: dict[str, Any]
     for settings in ({}, {"num_pages": 40}):
         done = run_on(engine(**settings), [*asked, *plain(asked)])
         assert {one.id: ids(done[one.id]) for one in asked} == alone

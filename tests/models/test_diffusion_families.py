@@ -67,7 +67,8 @@ def test_llada_weights_under_the_names_of_llama(tmp_path: Path, drive: Any) -> N
     ],
 )
 def test_nothing_that_was_trained_in_is_guessed(family: str, missing: str, told: str, tmp_path: Path) -> None:
-    written(tmp_path / "x", family, **{missing: None})
+    without: dict[str, Any] = {missing: None}
+    written(tmp_path / "x", family, **without)
     with pytest.raises(SettingError, match=told):
         load_model(ModelSettings(name=str(tmp_path / "x")))
 

@@ -20,10 +20,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def offered(request: pytest.FixtureRequest) -> Callable:
-    module, _, name = request.config.getoption("--verifier").partition(":")
+    module, _, name = str(request.config.getoption("--verifier")).partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 @pytest.fixture
 def takes(request: pytest.FixtureRequest) -> list[str]:
-    return request.config.getoption("--takes").split(",")
+    return str(request.config.getoption("--takes")).split(",")

@@ -10,6 +10,7 @@ from exact.drafts import constant, full, likeliest, one_chain, paths
 from exact.verifiers import (
     Model,
     Node,
+    Verdict,
     Verifier,
     best_path,
     block,
@@ -46,7 +47,7 @@ def distinct(count: int) -> Draft:
     return lambda q, dice: full(q, count, 1, dice, replace=False)
 
 
-def guarded(root: Node, p: Model, q: Model, dice: Dice) -> object:
+def guarded(root: Node, p: Model, q: Model, dice: Dice) -> Verdict:
     return best_path(root, p, q, dice, guard=True)
 
 
