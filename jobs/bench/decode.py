@@ -38,6 +38,7 @@ class Curve:
     params: Mapping[str, Any]
     sweep: str = ""
     values: tuple[float, ...] = ()
+    note: str = ""  # tells two of one recipe apart
 
     def below(self, zoo: Path | None) -> "Curve":
         """The same with models of that folder."""
@@ -46,7 +47,7 @@ class Curve:
 
     @property
     def name(self) -> str:
-        return f"{self.model} {self.recipe}"
+        return " ".join(filter(None, (self.model, self.recipe, self.note)))
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Parameters of each point."""
@@ -73,6 +74,7 @@ ZOO_CURVES = (
     Curve("tiny-bd", "multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
     Curve("tiny-mbd", "block", {}, "threshold", THRESHOLDS),
     Curve("tiny-mbd", "multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
+    Curve("tiny-mbd", "multi-block", {"buffer": 4, "semi_at": 0.5}, "threshold", THRESHOLDS, "eager"),
     Curve("tiny-mbd-dmax", "dmax", {}, "threshold", THRESHOLDS),
     Curve("tiny-mbd-dmax", "dmax-multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
 )
