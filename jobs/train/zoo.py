@@ -78,7 +78,7 @@ def zoo(output: Path, threads: int = 0) -> None:
     if not (output / "fresh-draft/config.json").exists():
         small = {"layers": 2, "hidden": 128, "inner": 320, "tokenizer": str(output / "fresh")}
         fresh(FreshSettings(data=str(paths["tasks"]), output=str(output / "fresh-draft"), **small))
-    step(autoregressive.train, TrainSettings, "tiny-draft", "fresh-draft", paths["even"], steps=500, rows=16, learning_rate=3e-3)
+    step(autoregressive.train, TrainSettings, "tiny-draft", "fresh-draft", paths["even"], steps=250, rows=16, learning_rate=3e-3)
 
 
 def _write_once(path: Path, told: Mapping[str, Any]) -> None:
