@@ -8,6 +8,7 @@ from drawloom.actors.build import build_engine
 from drawloom.actors.engine import Engine
 from drawloom.actors.settings import EngineSettings
 from drawloom.errors import SettingError
+from drawloom.jobs.train.tasks import rows
 from drawloom.models.checkpoint import ZOO
 from drawloom.models.settings import ModelSettings
 
@@ -41,16 +42,16 @@ def test_a_network_drafts_for_itself_without_a_refusal() -> None:
 @pytest.mark.skipif(not (ZOO / "tiny-draft").is_dir(), reason="the zoo has no tiny-draft")
 def test_the_zoos_drafter_is_worth_its_forwards() -> None:
     engine = built("tiny-draft")
-    prompts = [engine.text.encode(f"Copy the list: {words}\n") for words in ("cat ant bear", "lime wolf dew rose", "oven ink jar")]
+    prompts = [engine.text.encode(task.prompt) for task in rows("held-out", 0, 3, ("arithmetic",))]
     asked = [
-        request(f"{decoder} {k}", prompt, decoder, k, {}, max_tokens=16, temperature=0.0)
+        request(f"{decoder} {k}", prompt, decoder, k, {}, max_tokens=50, temperature=0.0)
         for k, prompt in enumerate(prompts)
         for decoder in ("draft-model", "ar")
     ]
     done = run_on(engine, asked)
     assert all(ids(done[f"draft-model {k}"]) == ids(done[f"ar {k}"]) for k in range(3))
     forwards = {name: sum(done[f"{name} {k}"].stats.forwards for k in range(3)) for name in ("draft-model", "ar")}
-    assert forwards["draft-model"] < forwards["ar"]
+    assert forwards["draft-model"] < 0.8 * forwards["ar"]
 
 
 @pytest.mark.parametrize(("draft", "says"), [("hash", "has another tokenizer than"), ("tiny-bd", "is a diffusion model"), ("tiny-arr", "tiny-arr")])
