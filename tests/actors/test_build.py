@@ -54,7 +54,10 @@ def test_the_zoos_drafter_is_worth_its_forwards() -> None:
     assert forwards["draft-model"] < 0.8 * forwards["ar"]
 
 
-@pytest.mark.parametrize(("draft", "says"), [("hash", "has another tokenizer than"), ("tiny-bd", "is a diffusion model"), ("tiny-arr", "tiny-arr")])
+REFUSED = [("hash", "has another tokenizer than"), ("tiny-bd", "is a diffusion model"), ("tiny-arr", "tiny-arr")]
+
+
+@pytest.mark.parametrize(("draft", "says"), REFUSED)
 def test_networks_that_cannot_draft_are_refused(draft: str, says: str) -> None:
     with pytest.raises(SettingError, match=says):
         built(draft)
