@@ -18,7 +18,22 @@ from drawloom.decoders.recipes import RECIPES
 from drawloom.jobs.bench.decode import engine_and_text, held_out, measure
 from drawloom.models.hash_lm import HashLM
 
+# One recipe of each kind in every run, the others among the slow tests.
+KINDS = (
+    "block",
+    "sdar-entropy",
+    "llada2.1",
+    "multi-block",
+    "dmax-multi-block",
+    "s2d2",
+    "llada",
+    "dream",
+    "fast-dllm",
+    "d3llm",
+    "fast-dllm-v2",
+)
 DIFFUSION = [name for name, row in RECIPES.items() if row.diffusion]
+EACH = [name if name in KINDS else pytest.param(name, marks=pytest.mark.slow) for name in DIFFUSION]
 # On a real network: one recipe of each kind of selection, window, revision and verification.
 BLOCKWISE = ["block", "sdar-entropy", "llada2.1", "multi-block", "dmax-multi-block", "s2d2"]
 CACHES = [("fast-dllm", cache) for cache in ("none", "prefix", "dual")] + [("fast-dllm-v2", cache) for cache in ("none", "sub")]
@@ -57,7 +72,7 @@ def test_02_answers_do_not_depend_on_the_batch_size(name: str, network: str) -> 
         assert ids(texts[1][one.id]) == ids(texts[2][one.id]) == ids(texts[5][one.id])
 
 
-@pytest.mark.parametrize("name", DIFFUSION)
+@pytest.mark.parametrize("name", EACH)
 def test_03_fast_rows_do_not_wait_for_the_slowest_one(name: str) -> None:
     machine, params = engine(), small(name)
     machine.add(request("long", [1, 2, 3], name, 1, params, max_tokens=64, ignore_eos=True))
@@ -69,7 +84,7 @@ def test_03_fast_rows_do_not_wait_for_the_slowest_one(name: str) -> None:
     assert order == ["short", "long"]
 
 
-@pytest.mark.parametrize("name", DIFFUSION)
+@pytest.mark.parametrize("name", EACH)
 def test_04_no_forward_is_spent_after_a_finished_end(name: str) -> None:
     """The last forward is the one that made the end token final; texts that end early take fewer forwards than texts that may not end."""
     found = 0
@@ -95,7 +110,7 @@ def test_05_an_accelerated_path_without_its_shortcuts_is_the_plain_one(number: i
     assert said["fast-dllm"].stats.forwards == said["llada"].stats.forwards
 
 
-@pytest.mark.parametrize("name", DIFFUSION)
+@pytest.mark.parametrize("name", EACH)
 def test_06_no_mask_is_left_and_the_noise_does_not_know_the_machine(name: str) -> None:
     asked = [request(str(k), prompt, name, k, small(name), max_tokens=3 + 5 * k, temperature=0.9) for k, prompt in enumerate(prompts(6, 6))]
     layouts: list[dict[str, Any]] = [{}, {"max_sequences": 2, "page_tokens": 16}, {"pack": "padded"}]
@@ -105,7 +120,7 @@ def test_06_no_mask_is_left_and_the_noise_does_not_know_the_machine(name: str) -
         assert ids(texts[0][one.id]) == ids(texts[1][one.id]) == ids(texts[2][one.id])
 
 
-@pytest.mark.parametrize("name", DIFFUSION)
+@pytest.mark.parametrize("name", EACH)
 def test_07_a_text_cut_by_length_holds_that_many_tokens(name: str) -> None:
     for length in (1, 7, 8, 9, 31):
         done = run(engine(), [request("x", [5, 6, 7], name, length, small(name), max_tokens=length, ignore_eos=True)])["x"]
@@ -228,7 +243,7 @@ def test_14_a_future_block_moves_no_earlier_logit(name: str, network: str, monke
     assert seen
 
 
-@pytest.mark.parametrize("name", DIFFUSION)
+@pytest.mark.parametrize("name", EACH)
 def test_16_samples_differ_when_they_should(name: str) -> None:
     """n=4 at temperature 1: different; at temperature 0: equal; with the same seed again: the same four."""
     prompt, params = [9, 8, 7], small(name)
@@ -317,7 +332,7 @@ def test_24_cost_is_told_in_its_parts() -> None:
         assert 0 < record["outside_forward"] < 1
 
 
-@pytest.mark.parametrize("name", DIFFUSION)
+@pytest.mark.parametrize("name", EACH)
 def test_27_the_length_that_was_asked_for_is_exact(name: str) -> None:
     """Not rounded to blocks, whatever the prompt's length."""
     for prompt in range(1, 18, 4):
@@ -355,7 +370,7 @@ def test_29_self_verification_draws_nothing_at_temperature_0(name: str) -> None:
     assert texts[0] == texts[1] == texts[2]
 
 
-@pytest.mark.parametrize("name", DIFFUSION)
+@pytest.mark.parametrize("name", EACH)
 def test_30_a_used_slot_tells_nothing_to_the_next_request(name: str) -> None:
     """On one engine, one at a time, in the same pages."""
     machine = engine(HashLM(9), max_sequences=1, num_pages=24, share_prefix=False)

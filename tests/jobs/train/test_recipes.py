@@ -100,6 +100,7 @@ def test_a_broken_run_ends_as_an_unbroken_one(home: Path, monkeypatch: pytest.Mo
     assert all(torch.equal(one[key], two[key]) for key in one)
 
 
+@pytest.mark.slow
 def test_two_workers_train_as_one_with_twice_the_rows(home: Path) -> None:
     """Averaged gradients of two batches: the same loss as the mean of both, after the first step too."""
     common: dict[str, Any] = SMALL | {"rows": 2, "steps": 2, "log_every": 1}
