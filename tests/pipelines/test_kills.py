@@ -88,12 +88,13 @@ def test_replicas_and_engines_killed_at_random(
     assert content(tmp_path / "out") == unbroken
 
 
+@pytest.mark.slow
 def test_drivers_ended_at_random_moments_and_resumed(source: str, unbroken: str, tmp_path: Path) -> None:
-    """The whole command, its own Ray included: Ctrl-C, SIGKILL, then left alone, then run again though it is done."""
+    """The whole command, its own Ray included: Ctrl-C, SIGKILL twice, then left alone, then run again though it is done."""
     output, chance = tmp_path / "out", random.Random(3)
     arguments = ["generate", source, str(output), "--model", "fake", "--max-tokens", "16", "--replicas", "2", "--rows-per-unit", "5"]
     arguments += ["--max-sequences", "2", "--progress", "lines"]
-    for number in (signal.SIGINT, signal.SIGKILL):
+    for number in (signal.SIGINT, signal.SIGKILL, signal.SIGKILL):
         before = len(list(output.glob("part-*"))) if output.exists() else 0
         driver = command(*arguments)
         wait_for_parts(output, before + chance.randint(1, 5), driver)
