@@ -26,20 +26,22 @@ class DraftModels:
     def draft(self, group: Group, asked: Drafting) -> None:
         """Give the group's decoder `asked.width` drafted tokens for each of its lines, fewer where confidence or context end."""
         model, length = self.models[asked.model], group.lines.length
-        context = torch.full_like(length, model.info.max_context)
-        most = torch.minimum(group.lines.limit, context) - length  # no token stands at or behind these
-        who = (most > 0).nonzero()[:, 0]
+        # No token stands at or behind a text's limit, nor at or behind the end of the context.
+        most = [min(one.limit, model.info.max_context) - len(one.tokens) for one in group.sequences]
+        lines = [line for line, room in enumerate(most) if room > 0]
         tokens, num = torch.zeros(len(length), asked.width, dtype=torch.int64, device=self.device), torch.zeros_like(length)
-        q = None if asked.coupled else torch.zeros(*tokens.shape, model.info.vocab_size, device=self.device)
-        if len(who):
+        q = torch.zeros(*tokens.shape, model.info.vocab_size, device=self.device) if asked.laws else None
+        if lines:
+            who = torch.tensor(lines, device=self.device)
             own, count, laws = self._chain(model, group, who, asked)
-            tokens[who], num[who] = own, torch.minimum(count, most[who])
+            tokens[who], num[who] = own, torch.minimum(count, torch.tensor(most, device=self.device)[who])
             if q is not None:
                 q[who] = laws
         group.receive(Drafted(tokens, num, q))
 
     def _chain(self, model: Model, group: Group, who: Tensor, asked: Drafting) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens [M, W], how many are confident [M], and their laws [M, W, V] of lines `who` [M]."""
+        """Tokens [M, W] of lines `who` [M], how many come before the network is unsure [M], and their laws [M, W, V] ([M, 0] unless they
+        are wanted)."""
         lines, dice = take(group.lines, who), take(group.dice, who)
         texts = [group.sequences[line] for line in who.tolist()]
         known = [min(one.draft_filled, one.filled) for one in texts]
@@ -50,11 +52,11 @@ class DraftModels:
             logits = self._forward(model, texts, known, step)
             settings = draw_of(dice, lines, line, lines.length + row)
             picked = pick(logits, settings, forbidden=model.info.mask_token_id, narrowed=group.needs.narrowed)
-            own = law(picked.choice, picked.draw)
-            tokens.append(picked.token if asked.coupled else draw(own, lines, row))
-            laws.append(own)
-            sure.append(own.amax(1) >= asked.confidence)
-            known = [before + count for before, count in zip(known, step.valid.sum(1).tolist(), strict=True)]
+            own = law(picked.choice, picked.draw) if asked.confidence or not asked.coupled else None
+            tokens.append(picked.token if asked.coupled or own is None else draw(own, lines, row))
+            laws.append(tokens[-1][:, None][:, :0] if own is None or not asked.laws else own)
+            sure.append(torch.ones_like(line, dtype=torch.bool) if own is None else own.amax(1) >= asked.confidence)
+            known = [len(one.tokens) + row for one in texts]
             step = _next(tokens[-1], lines, row)
         for one, end in zip(texts, known, strict=True):
             one.draft_filled = end

@@ -21,8 +21,8 @@ from drawloom.actors.planner import Plan, Planner
 from drawloom.actors.request import Completion, EngineStats, Request, Sample, Stats
 from drawloom.actors.sequence import Sequence, StopStrings
 from drawloom.actors.settings import EngineSettings
-from drawloom.decoders.step import Decoder
-from drawloom.errors import RowError
+from drawloom.decoders.step import Decoder, Memory
+from drawloom.errors import RowError, SettingError
 from drawloom.models.pages import PagePool
 from drawloom.models.ragged import Model
 from drawloom.models.text import Text
@@ -64,7 +64,14 @@ class Engine:
         past: Listlike[Listlike[int]] = (),
         drafts: Mapping[str, Model] | None = None,
     ) -> None:
-        """past: token ids of texts that drafters which remember begin with. drafts: networks of the same tokenizer that draft, by name."""
+        """past: token ids of texts that drafters which remember begin with. drafts: networks of the same tokenizer that draft, by name.
+
+        Raises SettingError when past texts have tokens that the model does not know."""
+        if (largest := max((max(text) for text in past if len(text)), default=0)) >= model.info.vocab_size:
+            raise SettingError(
+                f"drafts_from: its texts have token ids up to {largest}, and {model.info.name} knows {model.info.vocab_size}; "
+                "name an output of a model with the same tokenizer"
+            )
         self.model, self.text, self.settings = model, text, settings or EngineSettings()
         self.device = torch.device(device)
         self.exact = self.settings.pack == "exact" or (self.settings.pack == "auto" and self.device.type == "cpu")
@@ -75,7 +82,9 @@ class Engine:
         for one in everyone:
             one.allocate(pages, page_tokens)
         self.pool = PagePool(pages, page_tokens)
-        self.planner = Planner(self.pool, self.settings, self.device, DraftModels(self.drafts, page_tokens, self.device), past)
+        drafting = DraftModels(self.drafts, page_tokens, self.device)
+        self.past = past
+        self.planner = Planner(self.pool, self.settings, self.device, drafting, self._remember)
         self.jobs: dict[str, _Job] = {}
         self._serial = 0
         self._totals = _Totals()
@@ -134,6 +143,12 @@ class Engine:
             draft_s=self.planner.draft_s,
             **vars(self._totals),
         )
+
+    def _remember(self, decoder: Decoder) -> Memory | None:
+        """A new memory for a decoder that has one; it begins with the texts of the past."""
+        if (memory := decoder.remember(self.model.info.vocab_size)) is not None:
+            memory.feed(self.past)
+        return memory
 
     def _decoder_of(self, request: Request) -> Decoder:
         decoder = decoder_of(request, self.model.info, self.pool)

@@ -64,7 +64,7 @@ def harvest(plan: Plan, packed: Packed, logits: Tensor, model: Model) -> list[De
     for share in shares:
         step = share.part.step
         assert step is not None
-        commit = share.group.accept(step, _picks(share, picked, _unmasked(logits[share.span], model.info.mask_token_id)))
+        commit = share.group.accept(step, _picks(share, picked, logits, model.info.mask_token_id))
         if not share.group.decoder.keeps_leading:
             _compact(share.part, commit, model, packed.ragged.page_tokens)
         rows = step.valid.sum(1) if packed.exact else torch.full_like(commit.count, step.tokens.shape[1])
@@ -116,7 +116,7 @@ def _pick(shares: list[_Scored], logits: Tensor, mask_token: int | None) -> Pick
     )
 
 
-def _picks(share: _Scored, picked: Picked, logits: Tensor) -> Picks:
+def _picks(share: _Scored, picked: Picked, logits: Tensor, mask_token: int | None) -> Picks:
     group, step = share.group, share.part.step
     assert step is not None
     picks = unpack(picked, share.span, share.flat, step)
@@ -125,10 +125,11 @@ def _picks(share: _Scored, picked: Picked, logits: Tensor) -> Picks:
         chance = uniform_at(seed.expand_as(position), sample.expand_as(position), position).float()
         picks = replace(picks, chance=chance)
     if group.decoder.needs_law:
-        own = law(picked.choice[share.span], None if picked.draw is None else picked.draw.rows(share.span)), logits.log_softmax(-1)
-        picks = replace(picks, law=Law(*(_spread(values, share.flat, step) for values in own)))
+        prob = law(picked.choice[share.span], None if picked.draw is None else picked.draw.rows(share.span))
+        logprob = _unmasked(logits[share.span], mask_token).log_softmax(-1)
+        picks = replace(picks, law=Law(_spread(prob, share.flat, step), _spread(logprob, share.flat, step)))
     if group.decoder.needs_top:
-        top = logits.topk(min(group.decoder.needs_top, logits.shape[1]), -1).indices
+        top = _unmasked(logits[share.span], mask_token).topk(min(group.decoder.needs_top, logits.shape[1]), -1).indices
         picks = replace(picks, top=_spread(top, share.flat, step))
     return picks
 

@@ -1,6 +1,7 @@
 """What the next forward will do: who is admitted, which prefixes are filled, what every group asks for."""
 
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Listlike
 from dataclasses import dataclass
 
@@ -29,9 +30,14 @@ class Planner:
     """Groups of decoding sequences, and the admission that feeds them."""
 
     def __init__(
-        self, pool: PagePool, settings: EngineSettings, device: torch.device, drafts: DraftModels, past: Listlike[Listlike[int]] = ()
+        self,
+        pool: PagePool,
+        settings: EngineSettings,
+        device: torch.device,
+        drafts: DraftModels,
+        remember: Callable[[Decoder], Memory | None],
     ) -> None:
-        self.settings, self.device, self.drafts, self.past = settings, device, drafts, past
+        self.settings, self.device, self.drafts, self.remember = settings, device, drafts, remember
         self.draft_s = 0.0  # seconds that networks have drafted
         self.admission = Admission(pool, settings)
         self.groups: dict[Decoder, Group] = {}
@@ -42,10 +48,7 @@ class Planner:
 
     def memory_of(self, decoder: Decoder) -> Memory | None:
         """The memory of a decoder; those that name the same one share it, and it outlives their groups."""
-        if decoder.remembers and decoder.remembers not in self.memories:
-            memory = decoder.remember()
-            assert memory is not None
-            memory.feed(self.past)
+        if decoder.remembers not in self.memories and (memory := self.remember(decoder)) is not None:
             self.memories[decoder.remembers] = memory
         return self.memories.get(decoder.remembers)
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter, Proposed
-from drawloom.decoders.step import Commit, Drafted, Lines, Memory, Picks, Plain, Step
-from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
+from drawloom.decoders.step import Commit, Drafted, Lines, Memory, Picks, Plain, Step, up_to_end
 from drawloom.kernels.verify import walk_chain
 
 
@@ -33,17 +32,18 @@ class DraftVerify(Plain):
     shifted = True
     block_tokens = 1
 
-    def __init__(self, drafter: Drafter, width: int, verifier: Verifier = COUPLED) -> None:
-        check_law(verifier, drafter.law)
-        self.drafter, self.width, self.lossless = drafter, width, verifier.lossless
+    lossless = True
+
+    def __init__(self, drafter: Drafter, width: int) -> None:
+        self.drafter, self.width = drafter, width
         self.max_rows = self.max_commit = width + 1
         self.remembers, self.drafting = drafter.remembers, drafter.drafting
 
     def receive(self, state: DraftState, drafted: Drafted) -> DraftState:
         return replace(state, drafter=Proposed.of(drafted))
 
-    def remember(self) -> Memory | None:
-        return self.drafter.remember()
+    def remember(self, vocab_size: int) -> Memory | None:
+        return self.drafter.remember(vocab_size)
 
     def committed(self, length: int) -> int:
         return length - 1
@@ -66,6 +66,7 @@ class DraftVerify(Plain):
         accepted = walk_chain(state.draft, state.num_draft, picks.token)
         emitted = accepted + 1
         row = torch.arange(self.max_rows, device=accepted.device)
-        commit = Commit(picks.token, picks.logprob, emitted, row < emitted[:, None], state.num_draft, accepted)
+        of_text = torch.minimum(accepted, up_to_end(lines, picks.token, emitted))
+        commit = Commit(picks.token, picks.logprob, emitted, row < emitted[:, None], state.num_draft, of_text)
         answers = torch.where(step.scored, picks.token, step.tokens)
         return DraftState(self.drafter.learn(lines, state.drafter, answers, emitted), state.draft, state.num_draft), commit

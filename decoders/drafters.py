@@ -19,7 +19,7 @@ class Drafter(Protocol):
     remembers: str  # as a decoder's
     drafting: Drafting | None  # as a decoder's
 
-    def remember(self) -> Memory | None: ...
+    def remember(self, vocab_size: int) -> Memory | None: ...
 
     def begin(self, lines: Lines) -> Any: ...
 
@@ -66,7 +66,7 @@ class Unaided:
     remembers, needs_top = "", 0
     drafting: Drafting | None = None
 
-    def remember(self) -> Memory | None:
+    def remember(self, vocab_size: int) -> Memory | None:
         return None
 
 

@@ -61,13 +61,14 @@ def drafted(drafter: Drafter, width: int, verifier: str) -> Decoder:
     """A chain of up to `width` drafted tokens."""
     at_least(1, width=width)
     found = verifier_named(verifier)
-    return DraftVerify(drafter, width, found) if found.same_text else tree(chain(drafter, width), 0, verifier)
+    return DraftVerify(drafter, width) if found.same_text else tree(chain(drafter, width), 0, verifier)
 
 
 def by_draft_model(draft: str, width: int, confidence: float, verifier: str) -> Decoder:
     if not 0 <= confidence <= 1:
         raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
-    asked = Drafting(draft, count(width=width), confidence, verifier_named(verifier).coupled)
+    found = verifier_named(verifier)
+    asked = Drafting(draft, count(width=width), confidence, coupled=found.coupled, laws=not found.same_text)
     return drafted(by_network(asked), width, verifier)
 
 

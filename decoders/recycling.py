@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,20 +28,14 @@ class Nothing:
 class Successors(Memory):
     """The likeliest tokens after each token, [V, len(RANKS)] int32, -1 where nothing is known yet."""
 
-    def __init__(self) -> None:
-        self.table = torch.full((0, len(RANKS)), -1, dtype=torch.int32)
-
-    def reach(self, size: int, device: torch.device) -> None:
-        """Have a line for every token below `size`."""
-        fresh = torch.full((max(0, size - len(self.table)), len(RANKS)), -1, dtype=torch.int32, device=device)
-        self.table = torch.cat([self.table.to(device), fresh])
+    def __init__(self, vocab_size: int) -> None:
+        self.table = torch.full((vocab_size, len(RANKS)), -1, dtype=torch.int32)
 
     def feed(self, texts: Sequence[Sequence[int]]) -> None:
         """Of a finished text only one successor of each token is known."""
         for text in texts:
-            tokens = torch.tensor([int(token) for token in text])
-            self.reach(int(tokens.max()) + 1, self.table.device)
-            self.table[tokens[:-1], 0] = tokens[1:].int().to(self.table.device)
+            tokens = torch.as_tensor(np.asarray(text, dtype=np.int64))
+            self.table[tokens[:-1], 0] = tokens[1:].int()
 
 
 class recycling(Unaided):
@@ -51,9 +46,10 @@ class recycling(Unaided):
     def __init__(self, nodes: int, depth: int) -> None:
         self.parents, self.ranks, self.depths = shape_of(nodes, depth)
         self.rows, self.depth = nodes + 1, max(self.depths)
+        self.levels = [[row for row in range(1, self.rows) if self.depths[row] == level] for level in range(1, self.depth + 1)]
 
-    def remember(self) -> Memory:
-        return Successors()
+    def remember(self, vocab_size: int) -> Memory:
+        return Successors(vocab_size)
 
     def begin(self, lines: Lines) -> Nothing:
         return Nothing(lines.history[:, :0])
@@ -61,24 +57,20 @@ class recycling(Unaided):
     def propose(self, lines: Lines, state: Nothing) -> Tree:
         memory, device = lines.memory, lines.history.device
         assert isinstance(memory, Successors)
-        parent, rank, depth = (torch.tensor(values, device=device) for values in (self.parents, self.ranks, self.depths))
+        memory.table = memory.table.to(device)
+        parent, rank, depth = torch.tensor([self.parents, self.ranks, self.depths], device=device)
         tokens = lines.history.gather(1, (lines.length - 1)[:, None]).expand(-1, self.rows).clone()
-        memory.reach(int(tokens.max()) + 1, device)
-        for level in range(1, self.depth + 1):
-            row = (depth == level).nonzero()[:, 0]
-            above = tokens[:, parent[row]]
-            known = memory.table[above.clamp(0, len(memory.table) - 1), rank[row]].long()
-            tokens[:, row] = torch.where((above >= 0) & (above < len(memory.table)), known, -1)
-        valid = tokens >= 0
-        return Tree(tokens.clamp(min=0), parent.expand_as(tokens), depth.expand_as(tokens), valid)
+        for rows in self.levels:
+            above = tokens[:, parent[rows]]
+            tokens[:, rows] = torch.where(above >= 0, memory.table[above.clamp(min=0), rank[rows]].long(), -1)
+        return Tree(tokens.clamp(min=0), parent.expand_as(tokens), depth.expand_as(tokens), tokens >= 0)
 
     def learn(self, lines: Lines, state: Nothing, outcome: Outcome) -> Nothing:
         """Every row that was verified, accepted or not, says what is likely after its token."""
-        memory = lines.memory
-        assert isinstance(memory, Successors)
+        assert isinstance(lines.memory, Successors)
         assert outcome.top is not None
-        memory.reach(int(outcome.tokens.max()) + 1, outcome.tokens.device)
-        memory.table[outcome.tokens[outcome.valid]] = outcome.top[outcome.valid][:, : len(RANKS)].int()
+        known = outcome.top.shape[2]  # a vocabulary can be smaller than the number of ranks
+        lines.memory.table[outcome.tokens[outcome.valid], :known] = outcome.top[outcome.valid].int()
         return state
 
 

@@ -107,7 +107,8 @@ class Drafting:
     model: str  # its name
     width: int  # tokens
     confidence: float  # a draft ends before the first place whose likeliest token has less than this
-    coupled: bool  # draws share the target's noise; otherwise their laws are wanted
+    coupled: bool  # draws share the target's noise
+    laws: bool  # what each token was drawn from is wanted
 
 
 @dataclass(frozen=True)
@@ -137,11 +138,10 @@ class Decoder(Protocol):
     in_place: bool
     guidance: float  # of classifier-free guidance: logits become against + (guidance + 1) * (own - against); 0: none
     remembers: str  # name of the memory that its lines hold; decoders with the same one share it. "": none
-
     drafting: Drafting | None  # the network that drafts for it, before every plan
 
-    def remember(self) -> Memory | None:
-        """A new memory."""
+    def remember(self, vocab_size: int) -> Memory | None:
+        """A new memory of texts whose token ids are below vocab_size."""
         ...
 
     def receive(self, state: Any, drafted: Drafted) -> Any:
@@ -188,7 +188,7 @@ class Plain:
     drafting: Drafting | None = None
     max_rows: int
 
-    def remember(self) -> Memory | None:
+    def remember(self, vocab_size: int) -> Memory | None:
         return None
 
     def receive(self, state: Any, drafted: Drafted) -> Any:
@@ -231,6 +231,13 @@ def extend(lines: Lines, commit: Commit) -> Lines:
     index = index.clamp(max=lines.history.shape[1] - 1)
     history = lines.history.scatter(1, index, torch.where(fresh, commit.tokens, lines.history.gather(1, index)))
     return replace(lines, history=history, length=lines.length + commit.count)
+
+
+def up_to_end(lines: Lines, tokens: Tensor, count: Tensor) -> Tensor:
+    """How many of the first count [S] of tokens [S, M] belong to each text: those up to its end token."""
+    place = torch.arange(tokens.shape[1], device=tokens.device)
+    ended = (tokens[..., None] == lines.ends[:, None]).any(2)
+    return torch.minimum(count, torch.where(ended, place + 1, tokens.shape[1]).amin(1))
 
 
 def lines_of(

@@ -1,5 +1,5 @@
-"""Drafts from what other texts said: the longest suffix of a text that some text of this engine ended a draft with before, and what most
-often followed it. SuffixDecoding (Oliaro et al., arXiv 2411.04975).
+"""Drafts from what other texts said: what most often followed, in the texts of this engine, the longest suffix of a text that stands in
+them. SuffixDecoding (Oliaro et al., arXiv 2411.04975).
 
 What is remembered depends on which texts an engine has seen. So the drafts do, too; the text never does, because only verifiers that emit
 the target's own draws may be used.
@@ -8,11 +8,12 @@ the target's own draws may be used.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Unaided, lookup
-from drawloom.decoders.step import Lines, Memory
+from drawloom.decoders.step import Lines, Memory, up_to_end
 from drawloom.decoders.verifiers import CHOSEN
 from drawloom.errors import SettingError
 from drawloom.kernels.suffix import automaton
@@ -57,7 +58,7 @@ class SuffixMemory(Memory):
         """Remember finished texts."""
         for text in texts:
             for start in range(0, len(text), LEAST_ROOM // 2):
-                some = torch.tensor([list(map(int, text[start : start + LEAST_ROOM // 2]))])
+                some = torch.as_tensor(np.asarray(text[start : start + LEAST_ROOM // 2], dtype=np.int64))[None]
                 self.add(some, torch.tensor([some.shape[1]]), Trail(torch.zeros(1).long(), torch.full((1,), -1)))
 
     def draft(self, tails: Tensor, lengths: Tensor, most: int, share: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,7 +83,7 @@ class suffix(Unaided):
         self.own, self.share, self.room = own, share, room
         self.remembers = f"suffix {room}"
 
-    def remember(self) -> Memory:
+    def remember(self, vocab_size: int) -> Memory:
         return SuffixMemory(self.room)
 
     def begin(self, lines: Lines) -> Trail:
@@ -103,7 +104,4 @@ class suffix(Unaided):
     def learn(self, lines: Lines, state: Trail, picked: Tensor, emitted: Tensor) -> Trail:
         """Remember what became final, up to the end of the text."""
         assert isinstance(lines.memory, SuffixMemory)
-        place = torch.arange(picked.shape[1], device=picked.device)
-        ended = (picked[..., None] == lines.ends[:, None]).any(2) & (place < emitted[:, None])
-        until = torch.where(ended, place + 1, picked.shape[1]).amin(1)
-        return lines.memory.add(picked.cpu(), torch.minimum(emitted, until).cpu(), state)
+        return lines.memory.add(picked.cpu(), up_to_end(lines, picked, emitted).cpu(), state)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter, Proposed, Unaided
-from drawloom.decoders.step import Commit, Drafted, Drafting, Law, Lines, Memory, Picks, Plain, Step, gathered
+from drawloom.decoders.step import Commit, Drafted, Drafting, Law, Lines, Memory, Picks, Plain, Step, gathered, up_to_end
 from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
 from drawloom.kernels.noise import REST, TEST, gumbel, uniform_at
 from drawloom.kernels.verify import reach, walk_tree
@@ -53,7 +53,7 @@ class TreeDrafter(Protocol):
     drafting: Drafting | None  # as a decoder's
     needs_top: int
 
-    def remember(self) -> Memory | None: ...
+    def remember(self, vocab_size: int) -> Memory | None: ...
 
     def begin(self, lines: Lines) -> Any: ...
 
@@ -87,8 +87,8 @@ class TreeVerify(Plain):
         self.drafting = drafter.drafting
         self.max_rows, self.max_commit = drafter.rows, drafter.depth + 1
 
-    def remember(self) -> Memory | None:
-        return self.drafter.remember()
+    def remember(self, vocab_size: int) -> Memory | None:
+        return self.drafter.remember(vocab_size)
 
     def receive(self, state: TreeState, drafted: Drafted) -> TreeState:
         return replace(state, drafter=Proposed.of(drafted))
@@ -128,7 +128,8 @@ class TreeVerify(Plain):
             logprob = picks.law.logprob.gather(1, index[..., None].expand(-1, -1, picks.law.logprob.shape[2]))
             logprob = logprob.gather(2, tokens[..., None])[..., 0]
         emitted = path.sum(1)
-        commit = Commit(tokens, logprob, emitted, path, step.valid.sum(1) - 1, emitted - 1, source=index)
+        of_text = torch.minimum(emitted - 1, up_to_end(lines, tokens, emitted))
+        commit = Commit(tokens, logprob, emitted, path, step.valid.sum(1) - 1, of_text, source=index)
         answers = torch.where(step.valid, picks.token, step.tokens)
         back = state.order.argsort(1)
         last = tokens.gather(1, (emitted - 1)[:, None])[:, 0]

@@ -1,10 +1,9 @@
 """The texts of a finished job, for drafters that remember: a job drafts from what an earlier one said."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from drawloom.actors.build import build_engine
 from drawloom.actors.request import EngineLike
@@ -13,7 +12,7 @@ from drawloom.errors import SettingError
 from drawloom.models.settings import ModelSettings
 from drawloom.pipelines.commits import log_of
 from drawloom.pipelines.manifests import decode_part, part_path
-from drawloom.pipelines.verify import Folder, read_folder
+from drawloom.pipelines.verify import read_folder
 
 MOST = 1 << 20  # tokens of earlier texts that a replica reads
 
@@ -27,34 +26,20 @@ def engine_with_past(
 
 
 def past_texts(output: str, most: int) -> list[np.ndarray]:
-    """Token ids of the samples of an output folder, at most about `most` tokens: of its last units, in their order. int32 arrays.
+    """Token ids of the samples of an output folder, int32: of its last units, in their order, and no more units than give `most` tokens.
 
     Raises SettingError when the folder holds no job or nothing is committed in it.
     """
-    folder, texts, tokens = read_folder(output), [], 0
-    for table in _parts_from_the_end(folder):
-        if tokens >= most:
-            break
-        ids = _token_ids(table)
-        tokens += sum(map(len, ids))
-        texts = ids + texts
-    if not texts:
-        raise SettingError(f"{folder.store.uri} has no finished texts to draft from; let its job get on, or name another folder")
-    return texts
-
-
-def _parts_from_the_end(folder: Folder) -> Iterator[pa.Table]:
+    folder, parts, tokens = read_folder(output), [], 0
     log = log_of(folder.store, folder.stored, folder.plan)
     for unit in reversed(list(folder.plan.units())):
+        if tokens >= most:
+            break
         if folder.ledger.settled(unit.id) is not None:
-            yield decode_part(folder.store.read(part_path(unit.id)), unit, log.job_id, log.schema)
-
-
-def _token_ids(table: pa.Table) -> list[np.ndarray]:
-    """Of every sample: the one column that is a list of structs with token ids."""
-    for column in table.columns:
-        kind = column.type
-        if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type) and kind.value_type.get_field_index("token_ids") >= 0:
-            samples = column.combine_chunks().flatten()
-            return [np.array(ids, dtype=np.int32) for ids in samples.field("token_ids").to_pylist() if ids]
-    return []
+            table = decode_part(folder.store.read(part_path(unit.id)), unit, log.job_id, log.schema)
+            samples = table[log.roles.outputs["samples"]].combine_chunks().flatten()
+            parts.append([np.array(ids, dtype=np.int32) for ids in samples.field("token_ids").to_pylist() if ids])
+            tokens += sum(map(len, parts[-1]))
+    if not tokens:
+        raise SettingError(f"{folder.store.uri} has no finished texts to draft from; let its job get on, or name another folder")
+    return [text for part in reversed(parts) for text in part]

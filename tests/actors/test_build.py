@@ -9,7 +9,6 @@ from drawloom.actors.engine import Engine
 from drawloom.actors.settings import EngineSettings
 from drawloom.errors import SettingError
 from drawloom.jobs.train.tasks import rows
-from drawloom.models.checkpoint import ZOO
 from drawloom.models.settings import ModelSettings
 
 SMALL = EngineSettings(num_pages=200, max_sequences=4)
@@ -39,7 +38,6 @@ def test_a_network_drafts_for_itself_without_a_refusal() -> None:
         assert one.stats.accepted >= one.stats.drafted - 3  # behind the end of the text nothing counts
 
 
-@pytest.mark.skipif(not (ZOO / "tiny-draft").is_dir(), reason="the zoo has no tiny-draft")
 def test_the_zoos_drafter_is_worth_its_forwards() -> None:
     engine = built("tiny-draft")
     prompts = [engine.text.encode(task.prompt) for task in rows("held-out", 0, 3, ("arithmetic",))]

@@ -62,7 +62,8 @@ def test_a_draft_that_says_the_same_is_accepted_whole() -> None:
         done = run_on(machine, [dataclasses.replace(one, sampling=one.sampling.model_copy(update={"ignore_eos": True})) for one in some(9)])
         for one in done.values():
             assert one.stats.accepted == one.stats.drafted
-            assert one.stats.forwards <= -(-len(ids(one)) // 5) + one.stats.preemptions + 30  # prefills
+            if not settings:
+                assert one.stats.forwards == -(-len(ids(one)) // 5)  # four drafted tokens and the target's own
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)

@@ -37,14 +37,19 @@ def test_recycled_successors_save_forwards_from_the_first_text_on() -> None:
     assert sum(one.stats.forwards for one in done.values()) < 0.9 * sum(one.stats.forwards for one in plain.values())
     (memory,) = machine.planner.memories.values()
     assert isinstance(memory, Successors)
-    assert memory.table.shape == (len(memory.table), len(RANKS))
-    assert len(memory.table) <= model.info.vocab_size
+    assert memory.table.shape == (model.info.vocab_size, len(RANKS))
+    assert int(memory.table.max()) < model.info.vocab_size
 
 
 def test_successors_begin_with_texts() -> None:
-    memory = Successors()
+    memory = Successors(10)
     memory.feed([[3, 4, 5], [9]])
     assert memory.table[:, 0].tolist() == [-1, -1, -1, 4, 5, -1, -1, -1, -1, -1]
+
+
+def test_texts_of_another_tokenizer_are_refused() -> None:
+    with pytest.raises(SettingError, match="token ids up to 64, and hash-3 knows 64"):
+        engine(HashLM(3), past=[[1, 2], [], [64]])
 
 
 def test_the_shape_of_a_tree() -> None:

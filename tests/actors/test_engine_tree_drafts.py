@@ -115,7 +115,7 @@ def test_drafts_without_bounds_are_refused(name: str, params: dict[str, int]) ->
 
 def test_only_drafts_that_the_verifier_can_take() -> None:
     class Soft:
-        law, rows, depth = "soft", 1, 0
+        law, paths, rows, depth = "soft", False, 1, 0
 
     with pytest.raises(SettingError, match="soft"):
         TreeVerify(Soft())  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
 """Verifiers written plainly, with fractions: what the tensor versions of kernels/ must equal, and what enumeration proves lossless.
 
 A language model is a function: tokens so far -> probabilities of the next. A draft is a tree of Nodes behind the committed text. A
-verifier returns the accepted tokens and the one token after them, which is always the target's. Section numbers in brackets are none;
-sources stand at each function.
+verifier returns the accepted tokens and the one token after them, which is always the target's.
 """
 
 from collections.abc import Callable, Sequence
@@ -106,35 +105,25 @@ def block_with(nodes: Sequence[Node], laws: Sequence[Law], p: Model, dice: Dice)
     return (), dice.draw(left if sum(left) else p(()), ("draw", 0))
 
 
-def specinfer(root: Node, p: Model, q: Model, dice: Dice) -> Verdict:
-    """Multi-step rejection over children drawn independently (Miao et al., arXiv 2305.09781)."""
+def specinfer(root: Node, p: Model, q: Model, dice: Dice, *, replace: bool = True) -> Verdict:
+    """Multi-step rejection over children drawn independently (Miao et al., arXiv 2305.09781), or without replacement (Chen et al.,
+    Sequoia, arXiv 2402.12374): then a refused token is drawn no more."""
     node, text = root, ()
     while True:
-        left: Law = list(p(text))
+        left, gone = list(p(text)), set()
         for child in node.children:
-            law = law_of(child, q, text)
+            law = norm([Fraction(0) if token in gone else share for token, share in enumerate(law_of(child, q, text))])
             if dice.flip(ratio(left[child.token], law[child.token]), ("test", child.row)):
                 break
             left = norm(positive([a - b for a, b in zip(left, law, strict=True)]))
+            gone |= set() if replace else {child.token}
         else:
             return text, dice.draw(left, ("draw", len(text)))
         node, text = child, (*text, child.token)
 
 
 def without(root: Node, p: Model, q: Model, dice: Dice) -> Verdict:
-    """The same over children drawn without replacement (Chen et al., Sequoia, arXiv 2402.12374)."""
-    node, text = root, ()
-    while True:
-        left, law = list(p(text)), list(q(text))
-        for child in node.children:
-            if dice.flip(ratio(left[child.token], law[child.token]), ("test", child.row)):
-                break
-            left = norm(positive([a - b for a, b in zip(left, law, strict=True)]))
-            law[child.token] = Fraction(0)
-            law = norm(law)
-        else:
-            return text, dice.draw(left, ("draw", len(text)))
-        node, text = child, (*text, child.token)
+    return specinfer(root, p, q, dice, replace=False)
 
 
 def topk(root: Node, p: Model, q: Model, dice: Dice) -> Verdict:
