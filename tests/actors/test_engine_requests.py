@@ -255,6 +255,21 @@ def test_statistics_add_up():
     assert 0 < stats.forward_s < stats.step_s
 
 
+@pytest.mark.parametrize("decoder", [name for name, row in RECIPES.items() if row.lossless and name != "ar"])
+def test_drafts_behind_the_end_of_a_text_are_not_accepted(decoder):
+    """Every forward emits its accepted tokens and one more, the last one at most that: so much adds up to the text and its end token."""
+    model = HashLM(5, sway=60.0)
+    free = ids(run(engine(model), [request("x", [1, 2], "ar", 1, max_tokens=60, temperature=0.0, ignore_eos=True)])["x"])
+    stop = free[29]
+    machine = engine(model)
+    for k in range(2):  # the second time, drafters that remember know how it goes on
+        asked = request(f"{k}", [1, 2], decoder, 1, max_tokens=60, temperature=0.0, ignore_eos=True, stop_token_ids=(stop,))
+        done = run(machine, [asked])[f"{k}"]
+        assert ids(done) == free[: free.index(stop)]
+        decoding = done.stats.forwards - int(decoder in ("jacobi-forcing", "lookahead", "recycling"))  # their prompt takes one of its own
+        assert done.stats.accepted <= free.index(stop) + 1 - (decoding - 1)
+
+
 def test_text_does_not_depend_on_order_of_arrival():
     requests = [request(str(i), p, ALL[i % len(ALL)], i, max_tokens=25, temperature=0.8) for i, p in enumerate(prompts(15, 9))]
     first = run(engine(max_sequences=5), requests)
