@@ -72,11 +72,14 @@ ZOO_CURVES = (
     Curve("tiny-bd", "block", {}, "threshold", THRESHOLDS),
     Curve("tiny-bd", "s2d2", {}, "threshold", THRESHOLDS),
     Curve("tiny-bd", "multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
+    Curve("tiny-bd", "dmax-multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
+    Curve("tiny-bd", "llada2.1", {}, "threshold", THRESHOLDS),
     Curve("tiny-mbd", "block", {}, "threshold", THRESHOLDS),
     Curve("tiny-mbd", "multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
     Curve("tiny-mbd", "multi-block", {"buffer": 4, "semi_at": 0.5}, "threshold", THRESHOLDS, "eager"),
     Curve("tiny-mbd-dmax", "dmax", {}, "threshold", THRESHOLDS),
     Curve("tiny-mbd-dmax", "dmax-multi-block", {"buffer": 4}, "threshold", THRESHOLDS),
+    Curve("tiny-mbd-dmax", "llada2.1", {}, "threshold", THRESHOLDS),
 )
 
 
