@@ -1,14 +1,17 @@
 """From settings to an engine, a tokenizer or a fingerprint. Heavy imports happen inside: a driver that only plans never pays for them."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from drawloom.actors.fake import FakeEngine, FakeText
 from drawloom.actors.request import EngineLike
 from drawloom.actors.settings import EngineSettings
 from drawloom.errors import SettingError
-from drawloom.models.ragged import Model, ModelInfo
 from drawloom.models.settings import ModelSettings
 from drawloom.models.text import Text
+
+if TYPE_CHECKING:
+    from drawloom.models.ragged import Model, ModelInfo
 
 PROBE = 'Draft: 3 cats, 17 dogs; naïve café {"x": [1, 2]}\n\tEnd.'  # two tokenizers that agree on this are taken for one
 
@@ -44,7 +47,7 @@ def build_engine(
     return Engine(network, build_text(model), engine, device=device, past=past, drafts=drafts)
 
 
-def load_draft(name: str, target: ModelSettings, info: ModelInfo) -> Model:
+def load_draft(name: str, target: ModelSettings, info: "ModelInfo") -> "Model":
     """A network that drafts for the target. Raises SettingError when it is none, or speaks in other tokens."""
     if name == "hash":
         from drawloom.models.hash_lm import HashLM

@@ -145,9 +145,16 @@ def test_infra_and_sources_do_not_know_each_other() -> None:
     assert [path for path in scripts if "drawloom" in {name.split(".")[0] for name in imports_of(path, path.read_text())}] == []
 
 
-@pytest.mark.parametrize("module", ["drawloom.actors.engine", "drawloom.actors.request"])
-def test_an_engine_runs_where_ray_was_never_imported(module: str) -> None:
-    """By ast the file itself is clean; this also catches ray behind another import."""
-    code = f"import sys, {module}; sys.exit('ray' in sys.modules)"
+PLANNERS = ["drawloom.jobs.cli", "drawloom.jobs.generate", "drawloom.pipelines.batch", "drawloom.actors.replica"]
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [("drawloom.actors.engine", "ray"), ("drawloom.actors.request", "ray"), *((module, "torch") for module in PLANNERS)],
+)
+def test_nobody_waits_for_what_another_process_needs(module: str, heavy: str) -> None:
+    """An engine runs where ray was never imported; drivers, replicas and readers, where torch was not (seconds at each start).
+    By ast the file itself is clean; this also catches what hides behind another import."""
+    code = f"import sys, {module}; sys.exit({heavy!r} in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, cwd="/")
-    assert done.returncode == 0, done.stderr or f"{module} pulls ray in"
+    assert done.returncode == 0, done.stderr or f"{module} pulls {heavy} in"
