@@ -17,15 +17,16 @@ from drawloom.actors.settings import EngineSettings
 from drawloom.models.pages import PagePool
 
 
-def page_keys(tokens: list[int], target: int, page_tokens: int, block_tokens: int) -> list[bytes]:
+def page_keys(tokens: list[int], target: int, page_tokens: int, block_tokens: int, ahead: int = 0) -> list[bytes]:
     """Key of every page that `tokens[:target]` fills and that others may share: it determines all K/V in the page.
 
-    With block-causal visibility a page's K/V depends on the whole blocks in it, so pages are named in units of whole blocks.
+    With block-causal visibility a page's K/V depends on the whole blocks in it, so pages are named in units of whole blocks. `ahead`: K/V
+    of a drafter in the page depends on so many tokens behind it, too.
     """
     unit = math.lcm(page_tokens, block_tokens)
-    keys, chain = [], block_tokens.to_bytes(8, "little")
+    keys, chain = [], (block_tokens + (ahead << 32)).to_bytes(8, "little")
     for start in range(0, target // unit * unit, unit):
-        body = np.array(tokens[start : start + unit], dtype=np.int64).tobytes()
+        body = np.array(tokens[start : start + unit + ahead], dtype=np.int64).tobytes()
         chain = hashlib.blake2b(chain + body, digest_size=16).digest()
         keys.extend(chain + page.to_bytes(4, "little") for page in range(unit // page_tokens))
     return keys

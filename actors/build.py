@@ -11,7 +11,9 @@ from drawloom.models.settings import ModelSettings
 from drawloom.models.text import Text
 
 if TYPE_CHECKING:
-    from drawloom.models.ragged import Model, ModelInfo
+    from drawloom.decoders.step import Drafting
+    from drawloom.models.drafters.contract import FeatureDrafter
+    from drawloom.models.ragged import Model
 
 PROBE = 'Draft: 3 cats, 17 dogs; naïve café {"x": [1, 2]}\n\tEnd.'  # two tokenizers that agree on this are taken for one
 
@@ -43,12 +45,28 @@ def build_engine(
         network, device = load_model(model), device_of(model)
     drafts = {}
     if decoder is not None and (asked := fitting(decoder, decoder_params or {}, network.info).drafting) is not None:
-        drafts = {asked.model: load_draft(asked.model, model, network.info)}
+        drafts = {asked.model: load_draft(asked, model, network)}
     return Engine(network, build_text(model), engine, device=device, past=past, drafts=drafts)
 
 
-def load_draft(name: str, target: ModelSettings, info: "ModelInfo") -> "Model":
-    """A network that drafts for the target. Raises SettingError when it is none, or speaks in other tokens."""
+def load_draft(asked: "Drafting", target: ModelSettings, running: "Model") -> "Model | FeatureDrafter":
+    """A network that drafts for the target, which `running` is. Raises SettingError when it is none, or speaks in other tokens."""
+    from drawloom.actors.drafting import why_not_drafting
+
+    name, info = asked.model, running.info
+    if asked.kind != "network":
+        from drawloom.models.checkpoint import locate
+        from drawloom.models.drafters.load import load_drafter
+        from drawloom.models.transformer import TransformersModel
+
+        if not isinstance(running, TransformersModel):
+            raise SettingError(f"model {info.name!r} has no hidden states that a drafter could read; take a real one")
+        drafter = load_drafter(locate(target.model_copy(update={"name": name})), running)
+        if drafter is None:
+            raise SettingError(f"draft model {name!r} is a model of its own, not one on a target's features; use the decoder draft-model")
+        if fault := why_not_drafting(asked, drafter):
+            raise SettingError(fault)
+        return drafter
     if name == "hash":
         from drawloom.models.hash_lm import HashLM
 

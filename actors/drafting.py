@@ -1,71 +1,249 @@
-"""Drafts of a smaller autoregressive network. Its K/V lies in the same pages as the target's, in a store of its own, so that admission,
-preemption and page tables serve both; what of a text it has not read yet it reads when it drafts.
+"""Drafts of networks: a smaller autoregressive one, or one that reads the target's features. Their K/V lies in the same pages as the
+target's, in a store of its own, so that admission, preemption and page tables serve both; so do the features. What of a text a network
+has not read yet it reads when it drafts.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from drawloom.actors.dice import draw_of
+from drawloom.actors.dice import Dice, draw_of
 from drawloom.actors.group import Group
 from drawloom.actors.pack import Part, pack
 from drawloom.actors.sequence import Sequence as Text
 from drawloom.decoders.draws import draw
-from drawloom.decoders.step import Drafted, Drafting, Lines, Step, take
+from drawloom.decoders.prefixes import first_level, next_level, rows_of
+from drawloom.decoders.step import Drafted, Drafting, Grown, Lines, Step, take
+from drawloom.kernels.noise import gumbel
 from drawloom.kernels.pick import law, pick
-from drawloom.models.ragged import Model
+from drawloom.models.drafters.contract import FeatureDrafter, ParallelDrafter, SerialDrafter
+from drawloom.models.ragged import Model, Ragged
+
+RECIPES = {"network": "draft-model", "block": "dflash", "eagle": "eagle", "heads": "medusa"}
+
+
+def why_not_drafting(asked: Drafting, model: Model | FeatureDrafter) -> str:
+    """Why a network cannot draft as it is asked to, or ""."""
+    kind = model.kind if isinstance(model, FeatureDrafter) else "network"
+    if kind != asked.kind:
+        return f"drafter {asked.model!r} is one for the decoder {RECIPES[kind]!r}, not {RECIPES[asked.kind]!r}"
+    if isinstance(model, ParallelDrafter) and asked.width > model.most:
+        return f"width is {asked.width}; drafter {asked.model!r} says at most {model.most} tokens"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Who:
+    """Who drafts now: M texts, and what was asked for them."""
+
+    texts: list[Text]
+    lines: Lines
+    dice: Dice
+    asked: Drafting
+    narrowed: bool
+    forbidden: int | None
 
 
 class DraftModels:
-    """The networks that draft for an engine, by name."""
+    """The networks that draft for an engine, by name. `target` is asked for features only by those that read them."""
 
-    def __init__(self, models: Mapping[str, Model], page_tokens: int, device: torch.device) -> None:
-        self.models, self.page_tokens, self.device = models, page_tokens, device
+    def __init__(self, models: Mapping[str, Model | FeatureDrafter], target: Any, page_tokens: int, device: torch.device) -> None:
+        self.models, self.target, self.page_tokens, self.device = models, target, page_tokens, device
 
     def draft(self, group: Group, asked: Drafting) -> None:
         """Give the group's decoder `asked.width` drafted tokens for each of its lines, fewer where confidence or context end."""
-        model, length = self.models[asked.model], group.lines.length
+        model = self.models[asked.model]
+        on_features = isinstance(model, FeatureDrafter)
+        context = model.max_context if isinstance(model, FeatureDrafter) else model.info.max_context
         # No token stands at or behind a text's limit, nor at or behind the end of the context.
-        most = [min(one.limit, model.info.max_context) - len(one.tokens) for one in group.sequences]
+        most = [min(one.limit, context) - len(one.tokens) for one in group.sequences]
+        if on_features:  # nor is a draft possible before the target has read all but the last token: in a text's first step
+            most = [room if 0 < one.filled == len(one.tokens) - 1 else 0 for room, one in zip(most, group.sequences, strict=True)]
         lines = [line for line, room in enumerate(most) if room > 0]
-        tokens, num = torch.zeros(len(length), asked.width, dtype=torch.int64, device=self.device), torch.zeros_like(length)
-        q = torch.zeros(*tokens.shape, model.info.vocab_size, device=self.device) if asked.laws else None
+        drafted = _nothing(len(most), asked, self.target.info.vocab_size, self.device)
         if lines:
-            who = torch.tensor(lines, device=self.device)
-            own, count, laws = self._chain(model, group, who, asked)
-            tokens[who], num[who] = own, torch.minimum(count, torch.tensor(most, device=self.device)[who])
-            if q is not None:
-                q[who] = laws
-        group.receive(Drafted(tokens, num, q))
+            index = torch.tensor(lines, device=self.device)
+            forbidden = None if isinstance(model, FeatureDrafter) else model.info.mask_token_id
+            texts = [group.sequences[line] for line in lines]
+            who = _Who(texts, take(group.lines, index), take(group.dice, index), asked, group.needs.narrowed, forbidden)
+            own = self._by(model, who)
+            own = replace(own, num=torch.minimum(own.num, torch.tensor(most, device=self.device)[index]))
+            _put(drafted, index, own)
+        group.receive(drafted)
 
-    def _chain(self, model: Model, group: Group, who: Tensor, asked: Drafting) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens [M, W] of lines `who` [M], how many come before the network is unsure [M], and their laws [M, W, V] ([M, 0] unless they
-        are wanted)."""
-        lines, dice = take(group.lines, who), take(group.dice, who)
-        texts = [group.sequences[line] for line in who.tolist()]
-        known = [min(one.draft_filled, one.filled) for one in texts]
-        tokens, laws, sure = [], [], []
-        step = _unread(texts, known, self.device)
-        line = torch.arange(len(texts), device=self.device)
-        for row in range(asked.width):
-            logits = self._forward(model, texts, known, step)
-            settings = draw_of(dice, lines, line, lines.length + row)
-            picked = pick(logits, settings, forbidden=model.info.mask_token_id, narrowed=group.needs.narrowed)
-            own = law(picked.choice, picked.draw) if asked.confidence or not asked.coupled else None
-            tokens.append(picked.token if asked.coupled or own is None else draw(own, lines, row))
-            laws.append(tokens[-1][:, None][:, :0] if own is None or not asked.laws else own)
-            sure.append(torch.ones_like(line, dtype=torch.bool) if own is None else own.amax(1) >= asked.confidence)
-            known = [len(one.tokens) + row for one in texts]
-            step = _next(tokens[-1], lines, row)
-        for one, end in zip(texts, known, strict=True):
+    def _by(self, model: Model | FeatureDrafter, who: _Who) -> Drafted:
+        if isinstance(model, ParallelDrafter):
+            return self._at_once(model, who)
+        if isinstance(model, SerialDrafter):
+            return self._grown(model, who) if who.asked.ranks else self._serial(model, who)
+        assert not isinstance(model, FeatureDrafter)
+        return self._chain(model, who)
+
+    def _chain(self, model: Model, who: _Who) -> Drafted:
+        """Token by token, by a network that reads tokens."""
+        known = [min(one.draft_filled, one.filled) for one in who.texts]
+        said, step = [], _unread(who.texts, known, self.device)
+        for row in range(who.asked.width):
+            said.append(_say(who, model.forward(self._ragged(who.texts, known, step)), row))
+            known = [len(one.tokens) + row for one in who.texts]
+            step = _next(said[-1].token, who.lines, row)
+        for one, end in zip(who.texts, known, strict=True):
             one.draft_filled = end
-        return torch.stack(tokens, 1), torch.stack(sure, 1).long().cumprod(1).sum(1), torch.stack(laws, 1)
+        return _drafted(said)
 
-    def _forward(self, model: Model, texts: Sequence[Text], known: Sequence[int], step: Step) -> Tensor:
-        """Logits [M, V] behind the last row of each text."""
+    def _at_once(self, model: ParallelDrafter, who: _Who) -> Drafted:
+        """All places by one forward, none told the others."""
+        positions, slots, last = self._unread_slots(who.texts)
+        if len(slots):
+            model.absorb(self.target.features(slots, model.taps), positions, slots)
+        filled = [one.filled for one in who.texts]
+        for one in who.texts:
+            one.draft_filled = one.filled
+        rows = model.rows(who.asked.width)
+        ragged = self._ragged(who.texts, filled, _block(who.lines, rows, model.mask_token)) if rows else None
+        logits = model.logits(self.target, ragged, self.target.features(last, model.taps), who.asked.width)
+        return _drafted([_say(who, logits[:, row].contiguous(), row) for row in range(who.asked.width)])
+
+    def _serial(self, model: SerialDrafter, who: _Who) -> Drafted:
+        """Token by token, by a network that reads features, and its own output behind them."""
+        hidden, logits = self._start(model, who)
+        said = []
+        for row in range(who.asked.width):
+            said.append(_say(who, logits, row))
+            if row + 1 < who.asked.width:
+                step = _next(said[-1].token, who.lines, row)
+                step = replace(step, positions=step.positions - 1)  # the row of a token stands one place before it
+                known = [one.filled + row for one in who.texts]
+                hidden, logits = model.forward(self.target, self._ragged(who.texts, known, step), hidden)
+        return _drafted(said)
+
+    def _grown(self, model: SerialDrafter, who: _Who) -> Drafted:
+        """A tree: each level is `ranks` tokens behind each of the `ranks` likeliest prefixes of the level before."""
+        hidden, logits = self._start(model, who)
+        grown, beside = first_level(*_ranked(who, logits, 0)), hidden[:, None]
+        filled = [one.filled for one in who.texts]
+        for level in range(1, who.asked.width):
+            step, parent = rows_of(grown, who.lines.length - 1, who.asked.ranks)
+            # A row enters beside its parent's output; all rows run again in every level, so that each sees its ancestors.
+            above = beside.gather(1, parent[..., None].expand(-1, -1, beside.shape[2])).flatten(0, 1)
+            hidden, logits = model.forward(self.target, self._ragged(who.texts, filled, step), above)
+            beside = torch.cat([beside[:, :1], hidden.unflatten(0, (len(who.texts), -1))], 1)
+            each = torch.arange(len(who.texts), device=hidden.device).repeat_interleave(who.asked.ranks)
+            tokens, score = _ranked(replace(who, lines=take(who.lines, each), dice=take(who.dice, each)), logits, level)
+            shape = (len(who.texts), who.asked.ranks, who.asked.ranks)
+            grown = next_level(grown, tokens.view(shape), score.view(shape))
+        whole = torch.full_like(who.lines.length, who.asked.width)
+        return Drafted(whole[:, None].expand(-1, who.asked.width) * 0, whole, None, grown=grown)
+
+    def _start(self, model: SerialDrafter, who: _Who) -> tuple[Tensor, Tensor]:
+        """Read what the target has seen since: hidden [M, C] and logits [M, V] behind each text's last final token."""
+        known = [min(one.draft_filled, one.filled - 1) for one in who.texts]
+        step = _unread(who.texts, [start + 1 for start in known], self.device)
+        step = replace(step, positions=step.positions - 1)
+        ragged = self._ragged(who.texts, known, step)
+        hidden, logits = model.forward(self.target, ragged, self.target.features(ragged.slots, model.taps))
+        for one in who.texts:
+            one.draft_filled = one.filled
+        return hidden[ragged.logit_rows], logits
+
+    def _unread_slots(self, texts: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
+        """Positions and slots [N] of the tokens that the target has read and the drafter has not, and the last read one's slot [M]."""
+        places = [np.arange(min(one.draft_filled, one.filled), one.filled) for one in texts]
+        slots = [self._slots(one, place) for one, place in zip(texts, places, strict=True)]
+        last = [self._slots(one, np.array([one.filled - 1])) for one in texts]
+        return tuple(torch.from_numpy(np.concatenate(one)).to(self.device) for one in (places, slots, last))  # type: ignore[return-value]
+
+    def _slots(self, text: Text, place: np.ndarray) -> np.ndarray:
+        return np.asarray(text.pages, dtype=np.int64)[place // self.page_tokens] * self.page_tokens + place % self.page_tokens
+
+    def _ragged(self, texts: Sequence[Text], known: Sequence[int], step: Step) -> Ragged:
+        """A step behind what each text's pages hold."""
         part = Part([[]] * len(texts), known, [one.pages for one in texts], 1, step)
-        return model.forward(pack([part], self.page_tokens, exact=True, device=self.device).ragged)
+        return pack([part], self.page_tokens, exact=True, device=self.device).ragged
+
+
+@dataclass(frozen=True)
+class _Said:
+    """One place of a draft."""
+
+    token: Tensor  # [M] int64
+    sure: Tensor  # [M] bool
+    law: Tensor | None  # [M, V]
+    top: Tensor | None  # [M, ranks]
+    score: Tensor | None
+
+
+def _say(who: _Who, logits: Tensor, row: int) -> _Said:
+    """The token at place `row` of each draft, from logits [M, V]."""
+    asked, line = who.asked, torch.arange(len(logits), device=logits.device)
+    picked = pick(logits, draw_of(who.dice, who.lines, line, who.lines.length + row), forbidden=who.forbidden, narrowed=who.narrowed)
+    own = law(picked.choice, picked.draw) if asked.confidence or not asked.coupled else None
+    token = picked.token if asked.coupled or own is None else draw(own, who.lines, row)
+    sure = torch.ones_like(line, dtype=torch.bool) if own is None else own.amax(1) >= asked.confidence
+    top, score = _ranked(who, logits, row) if asked.ranks else (None, None)
+    return _Said(token, sure, own if asked.laws else None, top, score)
+
+
+def _ranked(who: _Who, logits: Tensor, row: int) -> tuple[Tensor, Tensor]:
+    """The likeliest tokens [M, ranks] at place `row` and the logarithms of their chances, behind the target's noise if it is shared."""
+    ranks, line = who.asked.ranks, torch.arange(len(logits), device=logits.device)
+    settings = draw_of(who.dice, who.lines, line, who.lines.length + row)
+    picked = pick(logits, settings, forbidden=who.forbidden, narrowed=who.narrowed)
+    choice = picked.choice
+    if picked.draw is not None:
+        warm = picked.draw.temperature > 0
+        choice = choice / torch.where(warm, picked.draw.temperature, 1.0)[:, None]
+        if who.asked.coupled:
+            noise = gumbel(settings.seed, settings.sample, settings.position, choice.shape[1])
+            choice = torch.where(warm[:, None], choice + noise, choice)
+    score, top = choice.log_softmax(1).topk(min(ranks, choice.shape[1]), 1)
+    missing = ranks - top.shape[1]  # a vocabulary smaller than that
+    return torch.nn.functional.pad(top, (0, missing)), torch.nn.functional.pad(score, (0, missing), value=-torch.inf)
+
+
+def _drafted(said: Sequence[_Said]) -> Drafted:
+    """Places side by side; a draft ends before the first one that its network is not sure of."""
+
+    def side_by_side(name: str) -> Tensor | None:
+        values = [getattr(one, name) for one in said]
+        return None if values[0] is None else torch.stack(values, 1)
+
+    tokens, sure = (torch.stack([getattr(one, name) for one in said], 1) for name in ("token", "sure"))
+    return Drafted(tokens, sure.long().cumprod(1).sum(1), side_by_side("law"), side_by_side("top"), side_by_side("score"))
+
+
+def _nothing(lines: int, asked: Drafting, vocab_size: int, device: torch.device) -> Drafted:
+    """No draft, in the shapes of one."""
+    none = torch.zeros(lines, asked.width, dtype=torch.int64, device=device)
+    q = torch.zeros(*none.shape, vocab_size, device=device) if asked.laws else None
+    if not asked.ranks:
+        return Drafted(none, none[:, 0].clone(), q)
+    if asked.kind == "eagle":
+        return Drafted(none, none[:, 0].clone(), q, grown=Grown.empty(lines, asked.ranks, asked.width, device))
+    top = none[..., None].repeat(1, 1, asked.ranks)
+    return Drafted(none, none[:, 0].clone(), q, top, top.float())
+
+
+def _put(whole: Any, index: Tensor, own: Any) -> None:
+    """Lines of a struct at index [M]."""
+    for name, value in vars(own).items():
+        if isinstance(value, Tensor):
+            getattr(whole, name)[index] = value
+        elif value is not None:
+            _put(getattr(whole, name), index, value)
+
+
+def _block(lines: Lines, rows: int, mask_token: int) -> Step:
+    """The last final token and masks behind it, which all see one another."""
+    last = lines.history.gather(1, (lines.length - 1)[:, None])
+    place = torch.arange(rows, device=last.device).expand(len(last), -1)
+    here = torch.ones_like(place, dtype=torch.bool)
+    tokens = torch.where(place == 0, last, mask_token)
+    return Step(tokens, lines.length[:, None] - 1 + place, torch.full_like(place, rows), here, here)
 
 
 def _unread(texts: Sequence[Text], known: Sequence[int], device: torch.device) -> Step:

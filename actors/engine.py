@@ -14,7 +14,7 @@ import torch
 
 from drawloom.actors.admission import page_keys
 from drawloom.actors.checks import decoder_of
-from drawloom.actors.drafting import DraftModels
+from drawloom.actors.drafting import DraftModels, why_not_drafting
 from drawloom.actors.harvest import Deed, harvest
 from drawloom.actors.pack import pack
 from drawloom.actors.planner import Plan, Planner
@@ -23,6 +23,7 @@ from drawloom.actors.sequence import Sequence, StopStrings
 from drawloom.actors.settings import EngineSettings
 from drawloom.decoders.step import Decoder, Memory
 from drawloom.errors import RowError, SettingError
+from drawloom.models.drafters.contract import FeatureDrafter, SerialDrafter
 from drawloom.models.pages import PagePool
 from drawloom.models.ragged import Model
 from drawloom.models.text import Text
@@ -62,7 +63,7 @@ class Engine:
         *,
         device: str | torch.device = "cpu",
         past: Listlike[Listlike[int]] = (),
-        drafts: Mapping[str, Model] | None = None,
+        drafts: Mapping[str, Model | FeatureDrafter] | None = None,
     ) -> None:
         """past: token ids of texts that drafters which remember begin with. drafts: networks of the same tokenizer that draft, by name.
 
@@ -78,11 +79,11 @@ class Engine:
         page_tokens = self.settings.page_tokens
         self.drafts = dict(drafts or {})
         everyone = [model, *self.drafts.values()]
-        pages = self.settings.num_pages or pages_in(self.settings, everyone)
+        pages = self.settings.num_pages or pages_in(self.settings, model.info.max_context, everyone)
         for one in everyone:
             one.allocate(pages, page_tokens)
         self.pool = PagePool(pages, page_tokens)
-        drafting = DraftModels(self.drafts, page_tokens, self.device)
+        drafting = DraftModels(self.drafts, model, page_tokens, self.device)
         self.past = past
         self.planner = Planner(self.pool, self.settings, self.device, drafting, self._remember)
         self.jobs: dict[str, _Job] = {}
@@ -97,7 +98,8 @@ class Engine:
         if request.id in self.jobs:
             raise RowError("duplicate_id", f"a request with id {request.id!r} is running; give each its own id")
         target = decoder.committed(len(request.prompt_token_ids))
-        keys = page_keys(list(request.prompt_token_ids), target, self.pool.page_tokens, decoder.block_tokens)
+        ahead = 1 if decoder.drafting is not None and isinstance(self.drafts[decoder.drafting.model], SerialDrafter) else 0
+        keys = page_keys(list(request.prompt_token_ids), target, self.pool.page_tokens, decoder.block_tokens, ahead)
         sequences = [self._sequence(request, index, decoder, keys, target) for index in range(request.sampling.n)]
         self.jobs[request.id] = _Job(request, sequences, {})
         self.planner.admission.waiting.extend(sequences)
@@ -158,6 +160,8 @@ class Engine:
                 "invalid_decoder",
                 f"draft model {asked.model!r} is not loaded here ({here}); a job loads the one of its own decoder_params, so name it there",
             )
+        if asked is not None and (fault := why_not_drafting(asked, self.drafts[asked.model])):
+            raise RowError("invalid_decoder", fault)
         return decoder
 
     def _sequence(self, request: Request, index: int, decoder: Decoder, keys: list[bytes], target: int) -> Sequence:
@@ -234,10 +238,10 @@ class Engine:
         )
 
 
-def pages_in(settings: EngineSettings, models: Listlike[Model]) -> int:
+def pages_in(settings: EngineSettings, context: int, models: Listlike[Model | FeatureDrafter]) -> int:
     """Pages that kv_gib holds, each with K/V of all the models (the target first), at most four times what max_sequences whole contexts
     take (the rest would hold prefixes nobody asks for)."""
-    contexts = 4 * settings.max_sequences * -(-models[0].info.max_context // settings.page_tokens)
+    contexts = 4 * settings.max_sequences * -(-context // settings.page_tokens)
     return max(1, min(contexts, int(settings.kv_gib * 2**30) // sum(model.page_bytes(settings.page_tokens) for model in models)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drawloom.decoders.drafters import Drafter, Proposed
+from drawloom.decoders.drafters import Drafter
 from drawloom.decoders.step import Commit, Drafted, Lines, Memory, Picks, Plain, Step, up_to_end
 from drawloom.kernels.verify import walk_chain
 
@@ -40,7 +40,7 @@ class DraftVerify(Plain):
         self.remembers, self.drafting = drafter.remembers, drafter.drafting
 
     def receive(self, state: DraftState, drafted: Drafted) -> DraftState:
-        return replace(state, drafter=Proposed.of(drafted))
+        return replace(state, drafter=self.drafter.receive(drafted))
 
     def remember(self, vocab_size: int) -> Memory | None:
         return self.drafter.remember(vocab_size)

@@ -31,6 +31,10 @@ class Drafter(Protocol):
         """New state from the target's picks [S, K] and how many of them became final [S]; lines are those before."""
         ...
 
+    def receive(self, drafted: Drafted) -> Any:
+        """State with what a network drafted."""
+        ...
+
 
 @dataclass(frozen=True)
 class Nothing:
@@ -68,6 +72,9 @@ class Unaided:
 
     def remember(self, vocab_size: int) -> Memory | None:
         return None
+
+    def receive(self, drafted: Drafted) -> Any:
+        return Proposed.of(drafted)
 
 
 class none(Unaided):

@@ -9,6 +9,7 @@ from drawloom.decoders.drafters import Drafter, by_network, lookup
 from drawloom.decoders.frontier import Frontier, Rules
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.guided import Guided
+from drawloom.decoders.prefixes import best_first, reranked
 from drawloom.decoders.recycling import RANKS, recycling
 from drawloom.decoders.scores import SCORES
 from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
@@ -64,12 +65,23 @@ def drafted(drafter: Drafter, width: int, verifier: str) -> Decoder:
     return DraftVerify(drafter, width) if found.same_text else tree(chain(drafter, width), 0, verifier)
 
 
-def by_draft_model(draft: str, width: int, confidence: float, verifier: str) -> Decoder:
+def by_draft_model(draft: str, width: int, confidence: float, verifier: str, kind: str = "network") -> Decoder:
     if not 0 <= confidence <= 1:
         raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
     found = verifier_named(verifier)
-    asked = Drafting(draft, count(width=width), confidence, coupled=found.coupled, laws=not found.same_text)
+    asked = Drafting(draft, count(width=width), confidence, coupled=found.coupled, laws=not found.same_text, kind=kind)
     return drafted(by_network(asked), width, verifier)
+
+
+def by_features(kind: str, draft: str, width: int, nodes: int, ranks: int, confidence: float, verifier: str) -> Decoder:
+    """A drafter on target features; nodes 0: a chain, else the likeliest prefixes of the draft."""
+    if not nodes:
+        return by_draft_model(draft, width, confidence, verifier, kind)
+    at_least(1, width=width, nodes=nodes, ranks=ranks)
+    if not 0 <= confidence <= 1:
+        raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
+    asked = Drafting(draft, width, confidence, verifier_named(verifier).coupled, laws=False, kind=kind, ranks=ranks)
+    return tree(reranked(asked, nodes) if kind == "eagle" else best_first(asked, nodes), 0, verifier)
 
 
 def remembering(width: int, own: lookup, share: float, memory: int) -> DraftVerify:

@@ -61,6 +61,10 @@ class TreeDrafter(Protocol):
 
     def learn(self, lines: Lines, state: Any, outcome: Outcome) -> Any: ...
 
+    def receive(self, drafted: Drafted) -> Any:
+        """State with what a network drafted."""
+        ...
+
 
 @dataclass(frozen=True)
 class TreeState:
@@ -91,7 +95,7 @@ class TreeVerify(Plain):
         return self.drafter.remember(vocab_size)
 
     def receive(self, state: TreeState, drafted: Drafted) -> TreeState:
-        return replace(state, drafter=Proposed.of(drafted))
+        return replace(state, drafter=self.drafter.receive(drafted))
 
     def committed(self, length: int) -> int:
         return length - 1

@@ -39,17 +39,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers with their caches [num_slots, G, D] and the norm after the last of them."""
+    """Layers with their caches [num_slots, G, D] and the norm after the last of them, if there is one."""
 
     layers: list[Layer]
     keys: list[Tensor]
     values: list[Tensor]
-    norm_out: Tensor
+    norm_out: Tensor | None
     eps: float
     native: Any  # CStack over the same tensors
 
 
-def stack_of(layers: list[Layer], keys: list[Tensor], values: list[Tensor], norm_out: Tensor, eps: float) -> Stack:
+def stack_of(layers: list[Layer], keys: list[Tensor], values: list[Tensor], norm_out: Tensor | None, eps: float) -> Stack:
     """Bind layers to caches. The tensors stay the caller's and must not move."""
     built = (CLayer * len(layers))()
     for slot, layer, key, value in zip(built, layers, keys, values, strict=True):
@@ -59,7 +59,7 @@ def stack_of(layers: list[Layer], keys: list[Tensor], values: list[Tensor], norm
             setattr(slot, name, address(getattr(layer, name)))
         slot.keys, slot.values = address(key), address(value)
         slot.heads = heads_of(layer.num_heads, key, layer.scoring)
-    native = CStack(len(layers), norm_out.numel(), eps, ctypes.cast(built, ctypes.POINTER(CLayer)), address(norm_out))
+    native = CStack(len(layers), layers[0].norm_in.numel(), eps, ctypes.cast(built, ctypes.POINTER(CLayer)), address(norm_out))
     return Stack(layers, keys, values, norm_out, eps, native)
 
 

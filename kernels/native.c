@@ -196,7 +196,7 @@ typedef struct {
   const float *norm_out;
 } Stack;
 
-// hidden [rows, width] through all layers and the last norm, in place; cosines and sines [rows, head_dim]. 0, or 1 when memory runs out.
+// hidden [rows, width] through all layers and the last norm, if there is one, in place; cosines and sines [rows, head_dim]. 0, or 1 when memory runs out.
 int drawloom_layers(const Stack *stack, const Batch *batch, const float *cosines, const float *sines, float *hidden, int threads) {
   const Layer *one = stack->layers;
   const int64_t rows = batch->rows, mixed_width = one->heads.heads * one->heads.head_dim;
@@ -210,7 +210,7 @@ int drawloom_layers(const Stack *stack, const Batch *batch, const float *cosines
   {
     for (int64_t l = 0; l < stack->num_layers; l++)
       run_layer(phases + l * PHASES, stack->layers + l, batch, cosines, sines, stack->eps, &tiles, hidden, normed, qkv, mixed, inner);
-    norm_rows(phases + stack->num_layers * PHASES, hidden, stack->norm_out, rows, stack->width, stack->eps, hidden);
+    if (stack->norm_out) norm_rows(phases + stack->num_layers * PHASES, hidden, stack->norm_out, rows, stack->width, stack->eps, hidden);
   }
   return free(normed), free(phases), free_tiles(&tiles), 0;
 }

@@ -1,5 +1,6 @@
 """The native CPU forward of a transformers network: same weights, same numbers, its layers in one call (kernels/layers.py)."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,24 +26,44 @@ class NativeForward:
         self._norm_out = inner.norm.weight.detach()
         self._eps = inner.norm.variance_epsilon
         head: Any = network.get_output_embeddings()
-        self._head = pack(head.weight, head.bias)
-        self._stack: Stack | None = None
+        self._head = pack(head.weight, head.bias) if isinstance(head, nn.Linear) else None
+        self._stacks: list[Stack] = []  # one behind the other, cut where layers are tapped
 
-    def bind(self, keys: list[Tensor], values: list[Tensor]) -> None:
-        """Use these caches, one per layer."""
-        self._stack = stack_of(self._layers, keys, values, self._norm_out, self._eps)
+    def bind(self, keys: list[Tensor], values: list[Tensor], taps: Sequence[int] = ()) -> None:
+        """Use these caches, one per layer. taps, ascending: layers whose output is wanted; one more than the last means behind the norm."""
+        last = len(self._layers)
+        starts = [0, *(tap + 1 for tap in taps if tap + 1 < last)]
+        for start, end in zip(starts, [*starts[1:], last], strict=True):
+            norm = self._norm_out if end == last and last - 1 not in taps else None
+            self._stacks.append(stack_of(self._layers[start:end], keys[start:end], values[start:end], norm, self._eps))
+        self._taps = taps
 
-    def forward(self, hidden: Tensor, rows: Rows, slots: Tensor, logit_rows: Tensor) -> Tensor:
-        """Embeddings [R, C], which are overwritten -> logits [L, V] float32 of logit_rows."""
-        assert self._stack is not None, "pages are not allocated"
+    def forward(self, hidden: Tensor, rows: Rows, slots: Tensor, logit_rows: Tensor, tapped: Callable[[int, Tensor], None]) -> Tensor:
+        """Embeddings [R, C], which are overwritten -> logits [L, V] float32 of logit_rows; `tapped` gets each tap and its output."""
+        assert self._stacks, "pages are not allocated"
         cosines, sines = self._angles(hidden[None], rows.positions[None])
-        hidden = run_layers(hidden, self._stack, rows, slots, (cosines[0].contiguous(), sines[0].contiguous()))
-        return linear(hidden[logit_rows], self._head)
+        angles, last, end = (cosines[0].contiguous(), sines[0].contiguous()), len(self._layers), 0
+        for stack in self._stacks:
+            end += len(stack.layers)
+            hidden = run_layers(hidden, stack, rows, slots, angles)
+            if end - 1 in self._taps:
+                tapped(end - 1, hidden)
+        if last - 1 in self._taps:
+            hidden = torch.nn.functional.rms_norm(hidden, hidden.shape[-1:], self._norm_out, self._eps)
+        if last in self._taps:
+            tapped(last, hidden)
+        return hidden[logit_rows] if self._head is None else linear(hidden[logit_rows], self._head)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [L, V] of hidden states [L, C] behind the last norm."""
+        assert self._head is not None
+        return linear(hidden, self._head)
 
     @property
     def matrices(self) -> list[Packed]:
         """All packed weights."""
-        return [self._head, *(matrix for layer in self._layers for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down))]
+        head = [] if self._head is None else [self._head]
+        return [*head, *(matrix for layer in self._layers for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down))]
 
 
 class PackedLinear(nn.Module):

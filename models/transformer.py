@@ -1,5 +1,6 @@
 """A transformers network that runs ragged batches against pages that it owns."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
+from drawloom.errors import SettingError
 from drawloom.kernels.attention import Attend, Rows, Scoring, attend_padded, attend_reference
 from drawloom.kernels.attention_native import attend_native, why_not_shape
 from drawloom.kernels.choose import choose
@@ -64,6 +66,8 @@ class TransformersModel:
             layer.drawloom = self._pages
         self._embed: Any = network.get_input_embeddings()
         self._native = native.NativeForward(network) if self.layout == "native" else None
+        self._taps: tuple[int, ...] = ()
+        self._features: dict[int, Tensor] = {}  # per tap [num_slots, C]
         self._packed = self._native.matrices if self._native else native.pack_linears(network) if self.layout == "paged" else []
 
     def describe(self) -> str:
@@ -82,6 +86,44 @@ class TransformersModel:
         held = {id(weight): weight.numel() * weight.element_size() for weight in self.network.parameters() if weight is not apart}
         return packed + sum(held.values())
 
+    def tap(self, layers: Sequence[int]) -> None:
+        """Keep the output of these layers, counted from 0, for every token in the pages; one more than the last layer means the output
+        behind the last norm. Before `allocate`. Raises SettingError when there is no such layer."""
+        last = len(self._layers)
+        if wrong := [layer for layer in layers if not 0 <= layer <= last]:
+            raise SettingError(f"layer {wrong[0]} of {self.info.name} is wanted, which has {last}; this drafter is for another model")
+        self._taps = tuple(sorted({*self._taps, *layers}))
+        if self._native is None:
+            body: Any = self.network.base_model
+            for layer in set(layers):
+                module = body.norm if layer == last else body.layers[layer]
+                module.register_forward_hook(lambda _module, _inputs, output, layer=layer: self._keep(layer, output))
+
+    def features(self, slots: Tensor, layers: Sequence[int]) -> Tensor:
+        """What tapped layers gave for the tokens in `slots` [N], side by side: [N, len(layers) * C]."""
+        return torch.cat([self._features[layer][slots] for layer in layers], 1)
+
+    def _keep(self, layer: int, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        assert self._pages.slots is not None
+        self._features[layer][self._pages.slots] = hidden.view(-1, hidden.shape[-1])
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings [..., C] of tokens [...]."""
+        return self._embed(tokens)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [L, V] float32 of hidden states [L, C] behind the last norm."""
+        if self._native:
+            return self._native.head(hidden)
+        head: Any = self.network.get_output_embeddings()
+        return head(hidden).float()
+
+    @property
+    def caches(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer, [num_slots, G, D]."""
+        return list(zip(self._pages.keys, self._pages.values, strict=True))
+
     def allocate(self, num_pages: int, page_tokens: int) -> None:
         """Make zeroed caches for num_pages pages of page_tokens tokens; once."""
         if self._pages.keys:
@@ -89,12 +131,23 @@ class TransformersModel:
         for heads, size in self._shapes:
             for caches in (self._pages.keys, self._pages.values):
                 caches.append(torch.zeros(num_pages * page_tokens, heads, size, dtype=self._dtype, device=self._device))
+        for tap in self._taps:
+            self._features[tap] = torch.zeros(num_pages * page_tokens, self.hidden_size, dtype=self._dtype, device=self._device)
         if self._native:
-            self._native.bind(self._pages.keys, self._pages.values)
+            self._native.bind(self._pages.keys, self._pages.values, self._taps)
 
     def page_bytes(self, page_tokens: int) -> int:
-        """Bytes of one page over all layers, keys and values."""
-        return 2 * page_tokens * sum(heads * size for heads, size in self._shapes) * self._dtype.itemsize
+        """Bytes of one page over all layers: keys, values and what is tapped."""
+        numbers = 2 * sum(heads * size for heads, size in self._shapes) + len(self._taps) * self.hidden_size
+        return page_tokens * numbers * self._dtype.itemsize
+
+    @property
+    def num_layers(self) -> int:
+        return len(self._layers)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.network.config.hidden_size)
 
     @torch.inference_mode()
     def forward(self, ragged: Ragged) -> Tensor:
@@ -102,7 +155,7 @@ class TransformersModel:
         rows = self._pages.enter(ragged)
         hidden = self._embed(ragged.tokens) if ragged.weight is None else self._mixed(ragged.tokens, ragged.weight)
         if self._native:
-            return self._native.forward(hidden, rows, ragged.slots, ragged.logit_rows)
+            return self._native.forward(hidden, rows, ragged.slots, ragged.logit_rows, self._keep)
         out = self.network(
             inputs_embeds=hidden[None],
             position_ids=ragged.positions[None],
@@ -123,8 +176,8 @@ class TransformersModel:
 
     @torch.inference_mode()
     def move_rows(self, source: Tensor, target: Tensor) -> None:
-        """Copy K/V of slots source [M] to slots target [M] in every layer; overlapping sets are safe."""
-        for cache in (*self._pages.keys, *self._pages.values):
+        """Copy K/V and features of slots source [M] to slots target [M] in every layer; overlapping sets are safe."""
+        for cache in (*self._pages.keys, *self._pages.values, *self._features.values()):
             move_rows(cache, source, target)
 
 

@@ -10,6 +10,7 @@ app = typer.Typer(no_args_is_help=True)
 Data = Annotated[str, typer.Argument(help="Parquet file or folder with prompts and answers")]
 Output = Annotated[str, typer.Argument(help="folder of the new checkpoint; run the same command again to go on")]
 Base = Annotated[str, typer.Option(help="checkpoint to start from: a folder, or a word that --model knows")]
+Target = Annotated[str, typer.Option("--base", help="the target to draft for: a folder, or a word that --model knows")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="any setting of the recipe as NAME=VALUE; may be repeated")]
 
 
@@ -89,6 +90,33 @@ def jacobi(data: Data, output: Output, base: Base, set_: Set = None) -> None:
     from drawloom.jobs.train.settings import JacobiSettings
 
     _run(train, JacobiSettings, data, output, base, set_)
+
+
+@app.command()
+def dflash(data: Data, output: Output, base: Target, set_: Set = None) -> None:
+    """A block drafter (DFlash) for BASE; DATA should hold its own answers."""
+    from drawloom.jobs.train.dflash import train
+    from drawloom.jobs.train.settings import DFlashSettings
+
+    _run(train, DFlashSettings, data, output, base, set_)
+
+
+@app.command()
+def eagle(data: Data, output: Output, base: Target, set_: Set = None) -> None:
+    """An EAGLE-3 drafter for BASE; DATA should hold its own answers."""
+    from drawloom.jobs.train.eagle import train
+    from drawloom.jobs.train.settings import EagleSettings
+
+    _run(train, EagleSettings, data, output, base, set_)
+
+
+@app.command()
+def medusa(data: Data, output: Output, base: Target, set_: Set = None) -> None:
+    """Medusa heads for BASE; DATA should hold its own answers."""
+    from drawloom.jobs.train.medusa import train
+    from drawloom.jobs.train.settings import MedusaSettings
+
+    _run(train, MedusaSettings, data, output, base, set_)
 
 
 @app.command()

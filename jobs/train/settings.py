@@ -62,6 +62,34 @@ class OnPolicySettings(MultiBlockSettings):
     fed_back: Share = 0.5  # share of the documents whose masked positions hold guesses
 
 
+class DrafterSettings(TrainSettings):
+    """A drafter on the hidden states of `base`, which stays as it is."""
+
+    layers: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the base, counted from 0, whose output it reads; (): a usual choice
+
+
+class DFlashSettings(DrafterSettings):
+    """A block drafter."""
+
+    block: Annotated[int, Field(ge=2)] = 8  # the last token and masks
+    depth: Positive = 2  # its own layers
+    anchors: Positive = 16  # blocks in a packed row
+    decay: Annotated[float, Field(gt=0)] = 4.0  # a place k tokens on weighs exp(-(k - 1) / decay)
+
+
+class EagleSettings(DrafterSettings):
+    """EAGLE-3: one layer, trained on its own output."""
+
+    ahead: Positive = 5  # tokens it is trained to go on by itself
+
+
+class MedusaSettings(DrafterSettings):
+    """Medusa heads on the last hidden state."""
+
+    heads: Positive = 4
+    decay: Annotated[float, Field(gt=0)] = 4.5  # head k weighs exp(-k / decay)
+
+
 class JacobiSettings(TrainSettings):
     """Jacobi forcing: learn the fixed point from states of one's own trajectories."""
 

@@ -2,7 +2,7 @@
 
 A network learns to answer (tiny-ar), then to fill blocks (tiny-bd), those of long answers too; adapters on these learn to fill several
 blocks at once (tiny-mbd), to correct their guesses (tiny-mbd-dmax), and to reach their greedy text in few Jacobi iterations (tiny-jf). A
-smaller network of the same tokenizer (tiny-draft) learns to draft for tiny-ar.
+smaller network of the same tokenizer (tiny-draft) learns to draft for tiny-ar, and so do three that read its hidden states.
 """
 
 import shutil
@@ -15,10 +15,19 @@ from rich.console import Console
 
 from drawloom.jobs.generate import generate
 from drawloom.jobs.settings import JobSettings
-from drawloom.jobs.train import autoregressive, block, jacobi, multi_block, on_policy
+from drawloom.jobs.train import autoregressive, block, dflash, eagle, jacobi, medusa, multi_block, on_policy
 from drawloom.jobs.train.fresh import FreshSettings, fresh
 from drawloom.jobs.train.loop import is_done
-from drawloom.jobs.train.settings import BlockSettings, JacobiSettings, MultiBlockSettings, OnPolicySettings, TrainSettings
+from drawloom.jobs.train.settings import (
+    BlockSettings,
+    DFlashSettings,
+    EagleSettings,
+    JacobiSettings,
+    MedusaSettings,
+    MultiBlockSettings,
+    OnPolicySettings,
+    TrainSettings,
+)
 from drawloom.jobs.train.tasks import write
 
 NATIVE: dict[str, tuple[str, dict[str, float]]] = {  # the recipe that each model was trained for
@@ -29,7 +38,8 @@ NATIVE: dict[str, tuple[str, dict[str, float]]] = {  # the recipe that each mode
     "tiny-jf": ("jacobi", {"width": 16}),
     "tiny-draft": ("ar", {}),
 }
-DRAFTERS = ("tiny-draft",)  # of tiny-ar
+# Of tiny-ar, and the decoder that each drafts for.
+DRAFTERS = {"tiny-draft": "draft-model", "tiny-dflash": "dflash", "tiny-eagle3": "eagle", "tiny-medusa": "medusa"}
 # What `drawloom train tasks` writes for each file. The first stage learns sums, which take longest; in the second lists and records come as
 # often as they do; the third has long answers, of several blocks.
 DATA: dict[str, dict[str, Any]] = {
@@ -75,6 +85,9 @@ def zoo(output: Path, threads: int = 0) -> None:
     step(on_policy.train, OnPolicySettings, "tiny-mbd-dmax", "tiny-bd", paths["long"], steps=130, **adapter)
     own = own_answers(output, paths["even"])
     step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", own, steps=130, rows=12, lora_rank=RANK)
+    step(medusa.train, MedusaSettings, "tiny-medusa", "tiny-ar", own, steps=400, rows=16, learning_rate=1e-3)
+    step(dflash.train, DFlashSettings, "tiny-dflash", "tiny-ar", own, steps=600, rows=16, block=BLOCK)
+    step(eagle.train, EagleSettings, "tiny-eagle3", "tiny-ar", own, steps=400, rows=12, learning_rate=1.5e-3)
     if not (output / "fresh-draft/config.json").exists():
         small = {"layers": 2, "hidden": 128, "inner": 320, "tokenizer": str(output / "fresh")}
         fresh(FreshSettings(data=str(paths["tasks"]), output=str(output / "fresh-draft"), **small))

@@ -117,7 +117,9 @@ def sampled(model: HashLM, prompt: list[int], names: list[str], settings: dict[s
 
 
 @pytest.mark.parametrize(
-    "settings", [{"temperature": 0.8}, {"temperature": 1.4, "top_p": 0.8, "logit_bias": {2: 1.5}}], ids=["", "narrowed"]
+    "settings",
+    [{"temperature": 1.4, "top_p": 0.8, "logit_bias": {2: 1.5}}, pytest.param({"temperature": 0.8}, marks=pytest.mark.slow)],
+    ids=["narrowed", "whole"],
 )
 def test_the_law_of_the_text_is_the_targets(settings: dict[str, Any], known: Any) -> None:
     model, prompt = HashLM(5, VOCAB, sway=2.0), [1, 3]

@@ -15,12 +15,21 @@ from drawloom.actors.build import build_engine, build_text
 from drawloom.actors.request import Request, Sampling
 from drawloom.actors.settings import EngineSettings
 from drawloom.errors import SettingError
-from drawloom.jobs.train import autoregressive, block, jacobi, multi_block, on_policy
+from drawloom.jobs.train import autoregressive, block, dflash, eagle, jacobi, medusa, multi_block, on_policy
 from drawloom.jobs.train.data import batches, read_corpus
 from drawloom.jobs.train.fresh import FreshSettings, fresh
 from drawloom.jobs.train.jacobi import first_drafts, iterate, loss_with
 from drawloom.jobs.train.loop import Trainee, is_done, make_optimizer, schedule
-from drawloom.jobs.train.settings import BlockSettings, JacobiSettings, MultiBlockSettings, OnPolicySettings, TrainSettings
+from drawloom.jobs.train.settings import (
+    BlockSettings,
+    DFlashSettings,
+    EagleSettings,
+    JacobiSettings,
+    MedusaSettings,
+    MultiBlockSettings,
+    OnPolicySettings,
+    TrainSettings,
+)
 from drawloom.jobs.train.start import start
 from drawloom.jobs.train.tasks import write
 from drawloom.jobs.train.workers import run
@@ -72,6 +81,46 @@ def test_a_recipe_learns_saves_and_runs(home: Path, name: str, train: Callable, 
     while not done:
         done = engine.step()
     assert len(done[0].samples[0].token_ids) == 11
+
+
+DRAFTERS: list[tuple[str, Callable[[Any], None], type[TrainSettings], dict[str, Any], dict[str, Any]]] = [
+    ("dflash", dflash.train, DFlashSettings, {"block": 5, "anchors": 8, "layers": (0, 1)}, {"width": 4}),
+    ("eagle", eagle.train, EagleSettings, {"ahead": 3, "layers": (0, 1), "learning_rate": 2e-2}, {"width": 3}),
+    ("medusa", medusa.train, MedusaSettings, {"heads": 3}, {"width": 3, "nodes": 7}),
+]
+
+
+@pytest.mark.parametrize(("name", "train", "settings", "more", "params"), DRAFTERS, ids=[row[0] for row in DRAFTERS])
+def test_a_drafter_learns_saves_and_drafts(home: Path, name: str, train: Callable, settings: type, more: dict, params: dict) -> None:
+    """The target stays as it is, and the same text comes with the drafter as without."""
+    folder = home / f"drafter-{name}"
+    one = settings(data=str(home / "data.parquet"), output=str(folder), base=str(home / "fresh"), **SMALL, **more)
+    before = (home / "fresh" / "model.safetensors").read_bytes()
+    train(one)
+    assert is_done(one)
+    assert (home / "fresh" / "model.safetensors").read_bytes() == before
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [2, 4, 6]
+    assert log[-1]["loss"] < log[0]["loss"] - 0.02
+    model = ModelSettings(name=str(home / "fresh"))
+    params = {"draft": str(folder), **params}
+    engine, text = build_engine(model, EngineSettings(num_pages=40), name, params), build_text(model)
+    prompt = text.encode("Copy the list: ant bear\n")
+    for decoder, own in ((name, params), ("ar", {})):
+        engine.add(Request(decoder, prompt, Sampling(max_tokens=17, temperature=0.7, ignore_eos=True), 3, decoder, own))
+    done = {}
+    while engine.num_unfinished:
+        done |= {one.id: one for one in engine.step()}
+    assert done[name].samples[0].token_ids == done["ar"].samples[0].token_ids
+    assert done[name].stats.drafted > 0
+
+
+def test_layers_that_are_not_there_are_refused(home: Path) -> None:
+    told = {"data": str(home / "data.parquet"), "output": str(home / "none"), "base": str(home / "fresh"), **SMALL}
+    with pytest.raises(SettingError, match="layers: 5 is not one of the base's layers, 0 to 1"):
+        eagle.train(EagleSettings(**told, layers=(1, 5)))
+    with pytest.raises(SettingError, match="Medusa's heads read what stands behind the last norm"):
+        medusa.train(MedusaSettings(**told, layers=(1,)))
 
 
 def test_a_broken_run_ends_as_an_unbroken_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

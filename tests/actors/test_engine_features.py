@@ -1,0 +1,143 @@
+"""Drafters that read the target's hidden states: each drafts what its naive reference would, and the text is that of autoregression."""
+
+from collections.abc import Callable
+from typing import Any
+
+import drafter_checkpoints as checkpoints
+import pytest
+import tiny
+from rig import ids, request, run
+
+from drawloom.actors.build import build_engine, load_draft
+from drawloom.actors.drafting import DraftModels
+from drawloom.actors.engine import Engine
+from drawloom.actors.request import Request
+from drawloom.actors.settings import EngineSettings
+from drawloom.decoders.recipes import build
+from drawloom.decoders.step import Drafting
+from drawloom.errors import RowError, SettingError
+from drawloom.models.load import load_model
+from drawloom.models.settings import ModelSettings
+
+KINDS = ["block", "eagle", "heads"]
+WIDTH = 4
+MANY = [{}, {"num_pages": 40}, {"prefill_rows": 3}, {"pack": "padded"}, {"max_sequences": 2}, {"share_prefix": False}]
+NAMES = ["many pages", "preempting", "chunked", "fixed shapes", "two at once", "no sharing"]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.written(tmp_path_factory.mktemp("target") / "x", sharp=0.2)
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    folders: dict[str, str] = {}
+    return lambda kind: folders.setdefault(kind, checkpoints.written(kind, tmp_path_factory.mktemp(kind) / kind))
+
+
+def engine_of(target: str, drafter: str, kind: str, **settings: Any) -> Engine:
+    model = load_model(ModelSettings(name=target))
+    asked = Drafting(drafter, WIDTH, 0.0, coupled=True, laws=False, kind=kind)
+    draft = load_draft(asked, ModelSettings(name=target), model)
+    return Engine(model, tiny.Nothing(), EngineSettings(**{"num_pages": 400, "page_tokens": 4, **settings}), drafts={drafter: draft})
+
+
+def some(count: int, kind: str, drafter: str, nodes: int = 0, **more: Any) -> list[Request]:
+    params = {"draft": drafter, "width": WIDTH, "nodes": nodes, **more}
+    prompts = [[k + 1] if k % 5 == 4 else [7, 8, 9, 10, 11, *range(20, 21 + k % 7), k] for k in range(count)]
+    return [
+        request(
+            f"{kind} {k}",
+            prompt,
+            checkpoints.RECIPES[kind],
+            k,
+            params,
+            max_tokens=15 + k,
+            temperature=(0.0, 0.8, 1.5)[k % 3],
+            top_p=(1.0, 0.8)[k % 2],
+            repetition_penalty=(1.0, 1.0, 1.2)[k % 3],
+            n=(1, 1, 1, 3)[k % 4],
+        )
+        for k, prompt in enumerate(prompts)
+    ]
+
+
+def plain(asked: list[Request]) -> list[Request]:
+    return [Request(f"ar {one.id}", one.prompt_token_ids, one.sampling, seed=one.seed, decoder="ar") for one in asked]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("settings", MANY, ids=NAMES)
+def test_what_it_drafts_is_what_its_reference_drafts(
+    kind: str, settings: dict[str, Any], target: str, drafter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every step, after refused drafts, preemptions, chunks and shared prefixes: its K/V and the features it read are right."""
+    folder, seen = drafter(kind), []
+    original = DraftModels._by
+
+    def watch(self: DraftModels, model: Any, who: Any) -> Any:
+        texts = [list(one.tokens) for one in who.texts]
+        out = original(self, model, who)
+        seen.extend(zip(texts, out.tokens.tolist(), who.dice.temperature.tolist(), strict=True))
+        return out
+
+    monkeypatch.setattr(DraftModels, "_by", watch)
+    machine = engine_of(target, folder, kind, **settings)
+    asked = some(7, kind, folder)
+    done = run(machine, [*asked, *plain(asked)])
+    if "num_pages" in settings:
+        assert machine.stats().preemptions > 0
+    for one in asked:
+        for index in range(one.sampling.n):
+            assert ids(done[one.id], index) == ids(done[f"ar {one.id}"], index)
+    naive = checkpoints.Naive(kind, tiny.plain(target), checkpoints.network_of(kind))
+    cold = [(text, draft) for text, draft, temperature in seen if not temperature]
+    assert len(cold) > 20
+    for text, draft in cold:
+        assert naive.draft(text, WIDTH) == draft
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("settings", [{}, {"num_pages": 40}], ids=NAMES[:2])
+def test_trees_keep_the_text(kind: str, settings: dict[str, Any], target: str, drafter: Any) -> None:
+    folder = drafter(kind)
+    machine = engine_of(target, folder, kind, **settings)
+    asked = some(8, kind, folder, nodes=11, ranks=3)
+    done = run(machine, [*asked, *plain(asked)])
+    for one in asked:
+        for index in range(one.sampling.n):
+            assert ids(done[one.id], index) == ids(done[f"ar {one.id}"], index)
+        assert done[one.id].stats.drafted > 0
+
+
+@pytest.mark.parametrize("kind", ["block", "eagle"])
+@pytest.mark.parametrize("verifier", ["rejection", "block", "topk"])
+def test_one_text_for_a_seed_in_any_company(kind: str, verifier: str, target: str, drafter: Any) -> None:
+    folder = drafter(kind)
+    asked = some(5, kind, folder, verifier=verifier) if verifier != "topk" else some(5, kind, folder, nodes=9, ranks=3, verifier=verifier)
+    alone = {one.id: ids(run(engine_of(target, folder, kind), [one])[one.id]) for one in asked}
+    done = run(engine_of(target, folder, kind, num_pages=60), [*asked, *plain(asked)])
+    assert {one.id: ids(done[one.id]) for one in asked} == alone
+
+
+def test_what_cannot_draft_is_refused(target: str, drafter: Any) -> None:
+    machine = engine_of(target, drafter("block"), "block")
+    with pytest.raises(RowError, match="is one for the decoder 'dflash', not 'eagle'"):
+        machine.add(request("x", [1], "eagle", 1, {"draft": drafter("block")}))
+    with pytest.raises(RowError, match=r"width is 9; drafter .* says at most 5 tokens"):
+        machine.add(request("x", [1], "dflash", 1, {"draft": drafter("block"), "width": 9}))
+    with pytest.raises(SettingError, match="no hidden states"):
+        build_engine(ModelSettings(name="hash"), EngineSettings(num_pages=20), "dflash", {"draft": drafter("block")})
+    with pytest.raises(SettingError, match="a model of its own, not one on a target's features; use the decoder draft-model"):
+        build_engine(ModelSettings(name=target), EngineSettings(num_pages=20), "dflash", {"draft": target})
+    for params, says in (
+        ({"width": 0}, "width is 0"),
+        ({"nodes": 4, "ranks": 0}, "ranks is 0"),
+        ({"nodes": 4, "confidence": 2.0}, "confidence"),
+    ):
+        with pytest.raises(SettingError, match=says):
+            build("dflash", params, None)
+    for params in ({"verifier": "without-replacement"}, {"verifier": "kseq", "nodes": 8}):
+        with pytest.raises(SettingError, match=str(params["verifier"])):
+            build("dflash", params, None)

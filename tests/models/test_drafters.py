@@ -1,0 +1,248 @@
+"""What layers say is kept where it can be found, and published drafter files load whole or not at all."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import drafter_checkpoints as checkpoints
+import pytest
+import tiny
+import torch
+from safetensors.torch import save_file
+
+from drawloom.errors import SettingError
+from drawloom.models.checkpoint import Checkpoint
+from drawloom.models.drafters.load import kind_of, load_drafter
+from drawloom.models.load import load_model
+from drawloom.models.ragged import ModelInfo
+from drawloom.models.settings import ModelSettings
+from drawloom.models.transformer import TransformersModel
+
+KINDS = ["block", "eagle", "heads"]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.written(tmp_path_factory.mktemp("target") / "x")
+
+
+@pytest.fixture
+def running(target: str) -> TransformersModel:
+    return load_model(ModelSettings(name=target))
+
+
+def loaded(folder: str | Path, running: TransformersModel) -> Any:
+    return load_drafter(Checkpoint("it", Path(folder)), running)
+
+
+def outputs(network: Any, text: list[int]) -> list[torch.Tensor]:
+    """What each layer and the last norm put out, [N, C]."""
+    found: list[torch.Tensor] = []
+
+    def keep(_module: Any, _inputs: Any, out: Any) -> None:
+        found.append((out[0] if isinstance(out, tuple) else out).view(len(text), -1))
+
+    hooks = [module.register_forward_hook(keep) for module in (*network.model.layers, network.model.norm)]
+    network(torch.tensor([text]), use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.mark.parametrize("layout", ["native", "paged", "padded", "reference"])
+@pytest.mark.parametrize("taps", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+@torch.inference_mode()
+def test_features_are_the_layers_outputs(layout: str, taps: tuple[int, ...], target: str, drive: Callable) -> None:
+    """In every layout, in steps, in shuffled pages; the logits are what they are without taps; moved rows take them along."""
+    network = tiny.plain(target)
+    tokens = {0: list(range(3, 14)), 1: list(range(20, 50))}
+    wanted = {}
+    for name, text in tokens.items():
+        found = outputs(network, text)
+        wanted[name] = torch.cat([found[tap] for tap in taps], 1)
+    info = ModelInfo("x", tiny.VOCAB, 512, (), None, 1, shifted=True, fingerprint="")
+    model, other = (TransformersModel(tiny.plain(target), info, layout) for _ in range(2))
+    plain = other.page_bytes(4)
+    model.tap(taps)
+    assert model.page_bytes(4) == plain + 4 * len(taps) * 32 * 4
+    driver, untapped = drive(model, num_pages=20, page_tokens=4), drive(other, num_pages=20, page_tokens=4)
+    for step in ({0: tokens[0][:5], 1: tokens[1][:17]}, {1: tokens[1][17:], 0: tokens[0][5:]}):
+        said, same = driver.step(step), untapped.step(step)
+        for name in step:
+            torch.testing.assert_close(said[name], same[name], rtol=1e-5, atol=1e-5)
+    slots = {name: torch.tensor([driver.slot(name, place) for place in range(len(text))]) for name, text in tokens.items()}
+    for name, own in slots.items():
+        torch.testing.assert_close(model.features(own, taps), wanted[name], rtol=2e-5, atol=2e-5)
+    model.move_rows(slots[0][:3], slots[1][:3])
+    torch.testing.assert_close(model.features(slots[1][:3], taps), wanted[0][:3], rtol=2e-5, atol=2e-5)
+
+
+def test_a_layer_that_is_not_there_is_refused(running: TransformersModel) -> None:
+    with pytest.raises(SettingError, match=r"layer 3 of .* is wanted, which has 2; this drafter is for another model"):
+        running.tap((1, 3))
+
+
+def test_what_a_config_describes() -> None:
+    assert kind_of({"architectures": ["Qwen3ForCausalLM"]}) is None
+    assert kind_of({"architectures": ["LlamaForCausalLM"]}) is None
+    assert kind_of({"architectures": ["LlamaForCausalLM"], "draft_vocab_size": 32000}) == "eagle"
+    assert kind_of({"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3"}) == "eagle"
+    assert kind_of({"architectures": ["DFlashDraftModel"], "dflash_config": {"mask_token_id": 1}}) == "block"
+    assert kind_of({"medusa_num_heads": 4}) == "heads"
+    for config, says in (
+        ({"architectures": ["DFlashDraftModel"], "dflash_config": {"projector_type": "domino"}}, "projector_type"),
+        ({"architectures": ["DFlash2DraftModel"]}, "DFlash2DraftModel"),
+        ({"architectures": ["Qwen3DFlyModel"]}, "Qwen3DFlyModel"),
+        ({"speculators_model_type": "mtp"}, "mtp"),
+    ):
+        with pytest.raises(SettingError, match=says):
+            kind_of(config)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_is_there_and_known(kind: str, tmp_path: Path, running: TransformersModel) -> None:
+    network = checkpoints.network_of(kind)
+    config, state = checkpoints.config_of(kind, network), checkpoints.state_of(kind, network)
+    first = next(key for key in sorted(state) if state[key].dim() == 2)
+    assert loaded(checkpoints.written(kind, tmp_path / "whole"), running).kind == kind
+    for name, wrong, says in (
+        ("missing", {key: value for key, value in state.items() if key != first}, "1 weights are missing"),
+        ("unknown", state | {"odd.weight": torch.zeros(2)}, "1 weights are unknown, such as .*odd.weight"),
+        ("shape", state | {first: torch.zeros(2, 2)}, "1 weights are of another shape"),
+    ):
+        with pytest.raises(SettingError, match=says):
+            loaded(checkpoints.written(kind, tmp_path / name, config, wrong), running)
+    (tmp_path / "whole" / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(SettingError, match="cannot be read"):
+        loaded(tmp_path / "whole", running)
+    (tmp_path / "whole" / "model.safetensors").unlink()
+    with pytest.raises(SettingError, match="no weight file"):
+        loaded(tmp_path / "whole", running)
+
+
+def flat_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """As AngelSpec writes them; its num_target_layers counts the layers that are read."""
+    own = config.pop("dflash_config")
+    return config | own | {"num_target_layers": len(own["target_layer_ids"]), "target_num_hidden_layers": 2}
+
+
+def container(config: dict[str, Any]) -> dict[str, Any]:
+    """As vLLM's speculators writes them."""
+    kept = {
+        key: config.pop(key)
+        for key in ("architectures", "block_size", "dflash_config", "draft_vocab_size", "eagle_config")
+        if key in config
+    }
+    layers = (kept.pop("eagle_config", None) or {}).get("eagle_aux_hidden_state_layer_ids")
+    outside = kept | ({"eagle_aux_hidden_state_layer_ids": layers} if layers else {})
+    return outside | {"speculators_model_type": "eagle3" if layers else "dflash", "transformer_layer_config": config}
+
+
+def prefixed(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"model.{key}": value for key, value in state.items()}
+
+
+def layer_zero(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As NVIDIA and vLLM name EAGLE's layer."""
+    return {key.replace("midlayer.", "layers.0."): value for key, value in state.items()}
+
+
+def without_maps(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {key: value for key, value in state.items() if key not in ("d2t", "t2d")}
+
+
+def with_copies(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return state | {"embed_tokens.weight": torch.zeros(tiny.VOCAB, 32)}
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+PUBLISHED = [
+    ("block", flat_fields, same),
+    ("block", container, same),
+    ("block", same, prefixed),
+    ("block", same, with_copies),
+    ("eagle", container, layer_zero),
+    ("eagle", same, layer_zero),
+    ("eagle", same, prefixed),
+    ("eagle", same, without_maps),
+]
+
+
+@pytest.mark.parametrize(("kind", "config", "state"), PUBLISHED, ids=lambda one: getattr(one, "__name__", one))
+def test_publishers_forms_give_the_same_drafter(kind: str, config: Callable, state: Callable, tmp_path: Path, target: str) -> None:
+    network = checkpoints.network_of(kind)
+    told, weights = config(checkpoints.config_of(kind, network)), state(checkpoints.state_of(kind, network))
+    drafters = [
+        loaded(checkpoints.written(kind, tmp_path / name, *more), load_model(ModelSettings(name=target)))
+        for name, more in (("usual", ()), ("theirs", (told, weights)))
+    ]
+    first, second = ([*map(tuple, one.__dict__.items())] for one in drafters)
+    assert drafters[0].taps == drafters[1].taps == checkpoints.TAPS[kind]
+    assert [key for key, _ in first] == [key for key, _ in second]
+    text = torch.randn(5, len(checkpoints.TAPS[kind]) * 32)
+    if kind == "block":
+        assert torch.equal(drafters[0]._fusion(text), drafters[1]._fusion(text))
+    else:
+        assert torch.equal(drafters[0]._network.fc(text), drafters[1]._network.fc(text))
+
+
+def test_pickled_weights_hold_tensors_alone(tmp_path: Path, running: TransformersModel) -> None:
+    """Medusa's files are .pt: read as tensors, never as objects that could run something."""
+    network = checkpoints.network_of("heads")
+    folder = Path(checkpoints.written("heads", tmp_path / "h"))
+    (folder / "model.safetensors").unlink()
+    torch.save(checkpoints.state_of("heads", network), folder / "medusa_lm_head.pt")
+    assert loaded(folder, running).most == checkpoints.HEADS
+    torch.save({"0.0.linear.weight": Path("x")}, folder / "medusa_lm_head.pt")
+    with pytest.raises(SettingError, match="cannot be read"):
+        loaded(folder, running)
+
+
+def test_a_part_of_the_vocabulary(tmp_path: Path, running: TransformersModel) -> None:
+    """Offsets or tokens: the draft says the same; tokens that it cannot say have no chance; maps that disagree are refused."""
+    network = checkpoints.network_of("eagle")
+    config, state = checkpoints.config_of("eagle", network), checkpoints.state_of("eagle", network)
+    can_say = torch.tensor([token for token in range(tiny.VOCAB) if token % 3])
+    t2d = torch.zeros(tiny.VOCAB, dtype=torch.bool).index_fill_(0, can_say, True)
+    state |= {"lm_head.weight": state["lm_head.weight"][can_say], "t2d": t2d}
+    config["draft_vocab_size"] = len(can_say)
+    offsets = can_say - torch.arange(len(can_say))
+    hidden = torch.randn(4, 32)
+    said = [
+        loaded(checkpoints.written("eagle", tmp_path / name, config, state | {"d2t": d2t}), running)._network.said(hidden)
+        for name, d2t in (("offsets", offsets), ("tokens", can_say))
+    ]
+    assert torch.equal(*said)
+    assert (said[0] > -torch.inf).all(0).nonzero()[:, 0].tolist() == can_say.tolist()
+    with pytest.raises(SettingError, match="do not agree"):
+        loaded(checkpoints.written("eagle", tmp_path / "odd", config, state | {"d2t": can_say.flip(0) * 0}), running)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "says"),
+    [
+        ("block", {"hidden_size": 64}, "hidden_size 64, the target 32; it was made for another model"),
+        ("block", {"vocab_size": 100}, "vocab_size 100"),
+        ("eagle", {"vocab_size": 100}, "vocab_size 100"),
+        ("eagle", {"fc_norm": True}, "EAGLE 3.1"),
+        ("block", {"block_size": None}, "block_size"),
+        ("block", {"dflash_config": {"target_layer_ids": [0, 7], "mask_token_id": 1}}, "layer 7 of .* is wanted"),
+    ],
+    ids=str,
+)
+def test_what_is_for_another_target_is_refused(
+    kind: str, change: dict[str, Any], says: str, tmp_path: Path, running: TransformersModel
+) -> None:
+    network = checkpoints.network_of(kind)
+    config = checkpoints.config_of(kind, network) | change
+    config = {key: value for key, value in config.items() if value is not None}
+    folder = tmp_path / "x"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(checkpoints.state_of(kind, network), folder / "model.safetensors")
+    with pytest.raises(SettingError, match=says):
+        loaded(folder, running)
