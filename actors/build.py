@@ -43,10 +43,15 @@ def build_engine(
         from drawloom.models.load import device_of, load_model
 
         network, device = load_model(model), device_of(model)
-    drafts = {}
-    if decoder is not None and (asked := fitting(decoder, decoder_params or {}, network.info).drafting) is not None:
+    drafts, asked = {}, None if decoder is None else fitting(decoder, decoder_params or {}, network.info).drafting
+    if asked is not None:
         drafts = {asked.model: load_draft(asked, model, network)}
-    return Engine(network, build_text(model), engine, device=device, past=past, drafts=drafts)
+    built = Engine(network, build_text(model), engine, device=device, past=past, drafts=drafts)
+    if decoder is not None and asked is not None and asked.kind != "network" and engine.draft_floor:
+        from drawloom.actors.probe import probe
+
+        probe(built, decoder, decoder_params or {}, engine.draft_floor)
+    return built
 
 
 def load_draft(asked: "Drafting", target: ModelSettings, running: "Model") -> "Model | FeatureDrafter":

@@ -21,16 +21,15 @@ from drawloom.decoders.step import Drafted, Drafting, Grown, Lines, Step, take
 from drawloom.kernels.noise import gumbel
 from drawloom.kernels.pick import law, pick
 from drawloom.models.drafters.contract import FeatureDrafter, ParallelDrafter, SerialDrafter
+from drawloom.models.drafters.kinds import DECODERS
 from drawloom.models.ragged import Model, Ragged
-
-RECIPES = {"network": "draft-model", "block": "dflash", "eagle": "eagle", "heads": "medusa"}
 
 
 def why_not_drafting(asked: Drafting, model: Model | FeatureDrafter) -> str:
     """Why a network cannot draft as it is asked to, or ""."""
     kind = model.kind if isinstance(model, FeatureDrafter) else "network"
     if kind != asked.kind:
-        return f"drafter {asked.model!r} is one for the decoder {RECIPES[kind]!r}, not {RECIPES[asked.kind]!r}"
+        return f"drafter {asked.model!r} is one for the decoder {DECODERS[kind]!r}, not {DECODERS[asked.kind]!r}"
     if isinstance(model, ParallelDrafter) and asked.width > model.most:
         return f"width is {asked.width}; drafter {asked.model!r} says at most {model.most} tokens"
     return ""

@@ -129,6 +129,13 @@ class Engine:
         self._totals.step_s += time.perf_counter() - start
         return done
 
+    def forget(self) -> None:
+        """Drop kept prefixes and counters, as if nothing had been asked yet."""
+        self.pool.forget()
+        self.planner.draft_s = 0.0
+        self.planner.admission.preemptions = self.planner.admission.prefix_hit_tokens = 0
+        self._totals = _Totals()
+
     @property
     def num_unfinished(self) -> int:
         return len(self.jobs)

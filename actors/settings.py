@@ -21,6 +21,12 @@ class EngineSettings(Settings):
         default="auto",
         description="padded: every sequence takes its recipe's full row count (fixed shapes for CUDA graphs); auto: exact on CPU",
     )
+    draft_floor: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="share of drafts of a short trial that must begin right when a drafter on hidden states is loaded; 0: no trial",
+    )
     drafts_from: str | None = Field(
         default=None, description="output folder of an earlier job, whose texts drafters that remember (suffix) begin with"
     )

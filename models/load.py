@@ -9,6 +9,7 @@ from drawloom.errors import SettingError
 from drawloom.models.adapters import merge
 from drawloom.models.checkpoint import Checkpoint, locate
 from drawloom.models.diffusion import config_of, family_of
+from drawloom.models.drafters.kinds import DECODERS, kind_of
 from drawloom.models.families import TESTED, check_family
 from drawloom.models.prove import prove
 from drawloom.models.quiet import quiet
@@ -46,6 +47,11 @@ def dtype_of(settings: ModelSettings, device: str) -> torch.dtype | str:
 
 def load_network(checkpoint: Checkpoint, dtype: torch.dtype | str, device: str) -> PreTrainedModel:
     """The transformers network with every weight read from the checkpoint, none invented."""
+    if kind := kind_of(checkpoint.config()):
+        raise SettingError(
+            f"model {checkpoint.name!r} is a drafter for another model, not a model; run that one with decoder {DECODERS[kind]!r} and "
+            f"its parameter draft={checkpoint.name!r}"
+        )
     if checkpoint.base is not None:
         return _adapted(checkpoint, checkpoint.base, dtype, device)
     place: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, **_gguf(checkpoint)}

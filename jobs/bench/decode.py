@@ -27,6 +27,7 @@ MAX_TOKENS = 96  # the longest reference answer has fewer
 COLUMNS = ("task", "prompt", "check")
 THRESHOLDS = (0.5, 0.7, 0.9, 0.99)
 WIDTHS = (2, 4, 6)
+NODES = (0, 8, 16, 32)  # of a tree; 0: a chain
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ ZOO_CURVES = (
     Curve("tiny-ar", "suffix", {}),
     Curve("tiny-ar", "recycling", {}),
     Curve("tiny-ar", "draft-model", {"draft": "tiny-draft"}, "width", WIDTHS),
+    Curve("tiny-ar", "medusa", {"draft": "tiny-medusa"}, "nodes", NODES),
+    Curve("tiny-ar", "eagle", {"draft": "tiny-eagle3"}, "nodes", NODES),
+    Curve("tiny-ar", "dflash", {"draft": "tiny-dflash"}, "nodes", NODES),
     Curve("tiny-ar", "jacobi", {"width": 16}),
     Curve("tiny-ar", "jacobi-forcing", {}),
     Curve("tiny-ar", "lookahead", {}),

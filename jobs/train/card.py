@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from drawloom.errors import SettingError
-from drawloom.jobs.bench.decode import engine_and_text, held_out, measure
+from drawloom.jobs.bench.decode import Curve, engine_and_text, held_out, measure
 from drawloom.jobs.bench.limits import cpu_name
 from drawloom.jobs.folders import made
-from drawloom.jobs.train.zoo import DATA, NATIVE, OWN_ROWS
+from drawloom.jobs.train.zoo import DATA, DRAFTERS, NATIVE, OWN_ROWS
 
 FILES = (
     "config.json",
@@ -32,7 +32,11 @@ WHAT = {
     "it has filled in.",
     "tiny-jf": "`tiny-ar` after Jacobi forcing on its own greedy answers: it reaches the same kind of text in fewer Jacobi iterations.",
     "tiny-draft": "Two layers of width 128 with the tokenizer of `tiny-ar`, for which it drafts: `--model tiny-ar --decoder draft-model`.",
+    "tiny-dflash": "A block drafter (DFlash) of two layers that reads hidden states of `tiny-ar`: a block of 8, of which it says 7 tokens.",
+    "tiny-eagle3": "An EAGLE-3 drafter for `tiny-ar`: one layer that reads its hidden states, and then its own.",
+    "tiny-medusa": "Four Medusa heads on the last hidden state of `tiny-ar`.",
 }
+ON_FEATURES = [name for name in DRAFTERS if name not in NATIVE]
 
 
 STRETCH = 2  # the long tasks that a card tells of
@@ -49,6 +53,12 @@ NUMBERS = (
     "fed_back",
     "width",
     "iterations",
+    "layers",
+    "depth",
+    "anchors",
+    "ahead",
+    "heads",
+    "decay",
 )
 
 
@@ -57,7 +67,7 @@ def publish(zoo: Path, target: Path, rows: int, seed: int) -> list[str]:
 
     Raises SettingError when no model is finished.
     """
-    found = [name for name in NATIVE if (zoo / name / "config.json").is_file()]
+    found = [name for name in (*NATIVE, *ON_FEATURES) if (zoo / name / "config.json").is_file()]
     if not found:
         raise SettingError(f"{zoo} holds no finished model; train them with `drawloom train zoo {zoo}`")
     for name in found:
@@ -65,8 +75,9 @@ def publish(zoo: Path, target: Path, rows: int, seed: int) -> list[str]:
         for file in FILES:
             if (zoo / name / file).is_file():
                 shutil.copyfile(zoo / name / file, folder / file)
-        recipe, params = NATIVE[name]
-        machine = engine_and_text(str(folder), 16)
+        recipe, params = NATIVE.get(name) or (DRAFTERS[name], {"draft": str(folder)})
+        curve = Curve("", recipe, params) if name in ON_FEATURES else None
+        machine = engine_and_text(str(target / "tiny-ar" if curve else folder), 16, curve)
         usual, long = (measure(*machine, held_out(rows, seed, stretch), recipe, params) for stretch in (1, STRETCH))
         (folder / "README.md").write_text(card(name, zoo / name, usual, long, rows, seed))
     return found
@@ -74,7 +85,8 @@ def publish(zoo: Path, target: Path, rows: int, seed: int) -> list[str]:
 
 def card(name: str, trained: Path, usual: Mapping[str, Any], long: Mapping[str, Any], rows: int, seed: int) -> str:
     """The Markdown of a model card, from what was measured on usual tasks and on stretched ones."""
-    recipe, params = NATIVE[name]
+    recipe, params = NATIVE.get(name) or (DRAFTERS[name], {})
+    user = "tiny-ar" if name in ON_FEATURES else name
     asked = " ".join([recipe, *(f"{key}={value:g}" for key, value in params.items())])
     other = {kind: f"{share:.1f} %" for kind, share in long["accuracy_by_task"].items()}
     kinds = "\n".join(f"| {kind} | {share:.1f} % | {other.get(kind, '')} |" for kind, share in usual["accuracy_by_task"].items())
@@ -101,7 +113,7 @@ No prompt of the held-out split was trained on. Answers to {rows} held-out tasks
 
 `shuffle` takes any order of the same items but the one that was given.
 
-`drawloom train zoo DIR` trains it again; `--model {name} --decoder {recipe}` uses it. It knows these tasks and nothing else.
+`drawloom train zoo DIR` trains it again; `--model {user} --decoder {recipe}` uses it. It knows these tasks and nothing else.
 """
 
 

@@ -48,7 +48,7 @@ def train(settings: DFlashSettings) -> None:
         "dflash_config": {"mask_token_id": mask_token, "target_layer_ids": list(taps)},
     }
     names = {key: key.removeprefix("fusion.").removeprefix("body.") for key in network.state_dict()}
-    publish(settings, told, {names[key]: value for key, value in network.state_dict().items()}, target.tokenizer)
+    publish(settings, told, {names[key]: value for key, value in network.state_dict().items()})
 
 
 def config_of(target: Any, settings: DFlashSettings) -> Qwen3Config:

@@ -38,7 +38,7 @@ def train(settings: EagleSettings) -> None:
         "draft_vocab_size": config.vocab_size,
         "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(taps)},
     }
-    publish(settings, told, network.state_dict(), target.tokenizer)
+    publish(settings, told, network.state_dict())
 
 
 def config_of(target: Any) -> LlamaConfig:

@@ -67,13 +67,12 @@ def ahead(batch: Packed, steps: int) -> tuple[Tensor, Tensor]:
     return tokens, (document == batch.document) & answer & inside & (batch.document >= 0)
 
 
-def publish(settings: DrafterSettings, config: Mapping[str, Any], state: Mapping[str, Tensor], tokenizer: Any) -> None:
+def publish(settings: DrafterSettings, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
     """Write a drafter as its format's publishers do, in bfloat16, and drop the training state."""
     if rank():
         return
     folder = Path(settings.output)
     rounded = {key: value.to(torch.bfloat16) if value.is_floating_point() else value for key, value in state.items()}
     save_file({key: value.contiguous().cpu() for key, value in rounded.items()}, folder / "model.safetensors")
-    tokenizer.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "training.pt").unlink(missing_ok=True)

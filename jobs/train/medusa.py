@@ -32,7 +32,7 @@ def train(settings: MedusaSettings) -> None:
     source = batches(corpus, settings.rows, settings.row_tokens, settings.seed, target.tokenizer.eos_token_id)
     fit(settings, network, source, loss_with(settings, target))
     told = {"medusa_num_heads": settings.heads, "medusa_num_layers": 1, "base_model_name_or_path": settings.base, "version": "2"}
-    publish(settings, told, {key.removeprefix("heads."): value for key, value in network.state_dict().items()}, target.tokenizer)
+    publish(settings, told, {key.removeprefix("heads."): value for key, value in network.state_dict().items()})
 
 
 def loss_with(settings: MedusaSettings, target: Target) -> Loss:

@@ -21,31 +21,11 @@ from drawloom.models.drafters.block import BlockDrafter, BlockNetwork
 from drawloom.models.drafters.contract import FeatureDrafter
 from drawloom.models.drafters.eagle import EagleDrafter, EagleNetwork, EagleOptions
 from drawloom.models.drafters.heads import HeadsDrafter, HeadsNetwork
+from drawloom.models.drafters.kinds import kind_of
 from drawloom.models.transformer import TransformersModel
 
 BORROWED = {"block": ("embed_tokens.weight", "lm_head.weight"), "eagle": (), "heads": ()}  # copies of the target's, in some files
 EAGLE_TOKENS = 5  # of a draft, where the checkpoint does not say
-
-
-def kind_of(config: Mapping[str, Any]) -> str | None:
-    """What a config.json describes: "block", "eagle", "heads", or None when it is no drafter on features.
-
-    Raises SettingError for a drafter that is not supported."""
-    named = str(config.get("speculators_model_type") or (config.get("architectures") or [""])[0])
-    if "medusa_num_heads" in config:
-        return "heads"
-    if named in ("dflash", "DFlashDraftModel"):
-        own = config.get("dflash_config") or {}
-        if own.get("projector_type") or own.get("causal") or own.get("use_swa"):
-            raise SettingError(
-                "this DFlash variant (projector_type, causal or use_swa in dflash_config) is not supported; take a plain one"
-            )
-        return "block"
-    if named in ("eagle3", "LlamaForCausalLMEagle3") or (named == "LlamaForCausalLM" and "draft_vocab_size" in config):
-        return "eagle"
-    if "speculators_model_type" in config or named.endswith(("DraftModel", "DFlareModel", "DFlyModel", "Eagle", "Speculator")):
-        raise SettingError(f"drafters of type {named!r} are not supported; supported are DFlash, EAGLE-3 and Medusa")
-    return None
 
 
 def load_drafter(checkpoint: Checkpoint, target: TransformersModel) -> FeatureDrafter | None:

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 
 from drawloom.errors import SettingError
 from drawloom.models.checkpoint import Checkpoint
-from drawloom.models.drafters.load import kind_of, load_drafter
+from drawloom.models.drafters.kinds import kind_of
+from drawloom.models.drafters.load import load_drafter
 from drawloom.models.load import load_model
 from drawloom.models.ragged import ModelInfo
 from drawloom.models.settings import ModelSettings

@@ -104,7 +104,7 @@ def test_a_drafter_learns_saves_and_drafts(home: Path, name: str, train: Callabl
     assert log[-1]["loss"] < log[0]["loss"] - 0.02
     model = ModelSettings(name=str(home / "fresh"))
     params = {"draft": str(folder), **params}
-    engine, text = build_engine(model, EngineSettings(num_pages=40), name, params), build_text(model)
+    engine, text = build_engine(model, EngineSettings(num_pages=40, draft_floor=0), name, params), build_text(model)
     prompt = text.encode("Copy the list: ant bear\n")
     for decoder, own in ((name, params), ("ar", {})):
         engine.add(Request(decoder, prompt, Sampling(max_tokens=17, temperature=0.7, ignore_eos=True), 3, decoder, own))
