@@ -94,7 +94,7 @@ def jacobi(data: Data, output: Output, base: Base, set_: Set = None) -> None:
 
 @app.command()
 def dflash(data: Data, output: Output, base: Target, set_: Set = None) -> None:
-    """A block drafter (DFlash) for BASE; DATA should hold its own answers."""
+    """A block drafter (DFlash) for BASE, from the output folder of a job that BASE did, or from prompts."""
     from drawloom.jobs.train.dflash import train
     from drawloom.jobs.train.settings import DFlashSettings
 
@@ -103,7 +103,7 @@ def dflash(data: Data, output: Output, base: Target, set_: Set = None) -> None:
 
 @app.command()
 def eagle(data: Data, output: Output, base: Target, set_: Set = None) -> None:
-    """An EAGLE-3 drafter for BASE; DATA should hold its own answers."""
+    """An EAGLE-3 drafter for BASE, from the output folder of a job that BASE did, or from prompts."""
     from drawloom.jobs.train.eagle import train
     from drawloom.jobs.train.settings import EagleSettings
 
@@ -112,7 +112,7 @@ def eagle(data: Data, output: Output, base: Target, set_: Set = None) -> None:
 
 @app.command()
 def medusa(data: Data, output: Output, base: Target, set_: Set = None) -> None:
-    """Medusa heads for BASE; DATA should hold its own answers."""
+    """Medusa heads for BASE, from the output folder of a job that BASE did, or from prompts."""
     from drawloom.jobs.train.medusa import train
     from drawloom.jobs.train.settings import MedusaSettings
 

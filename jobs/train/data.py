@@ -60,6 +60,33 @@ def read_corpus(path: str, tokenizer: Any, prompt_column: str | None, answer_col
     return Corpus(np.concatenate(documents), starts, np.array(answers))
 
 
+def read_outputs(path: str, text: Any, end_token: int, prompt_column: str) -> Corpus:
+    """What a finished job said, token by token: its prompts and every sample of its output. text: the tokenizer that the job had.
+
+    Raises SettingError when no row has a sample."""
+    documents: list[np.ndarray] = []
+    answers: list[int] = []
+    for rows in read_rows(path, [prompt_column, "samples"]):
+        for row in rows:
+            prompt = text.encode(row[prompt_column])
+            for sample in row["samples"] or ():
+                ended = [end_token] if sample["finish_reason"] == "stop" and sample["stop_reason"] is None else []
+                documents.append(np.array([*prompt, *sample["token_ids"], *ended], dtype=np.int32))
+                answers.append(len(prompt))
+    if not documents:
+        raise SettingError(f"training data {path!r} has no row with a completion")
+    starts = np.concatenate([[0], np.cumsum([len(one) for one in documents])])
+    return Corpus(np.concatenate(documents), starts, np.array(answers))
+
+
+def columns_of(path: str) -> list[str]:
+    """Names of the columns of the Parquet files at `path`. Raises SettingError when they cannot be read."""
+    try:
+        return list(ds.dataset(path, format="parquet").schema.names)
+    except (OSError, ValueError) as error:
+        raise SettingError(f"{path!r} cannot be read as Parquet: {error}") from error
+
+
 def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
     """Rows of the Parquet files at `path`, some at a time. Raises SettingError when they cannot be read or lack a column."""
     try:

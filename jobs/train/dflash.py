@@ -2,7 +2,7 @@
 
 Blocks begin at random tokens of the answers. A block is its first token and masks; it sees what the target's layers say of all tokens
 before it, and itself; each mask learns its token, near ones more than far ones. Embeddings and head are the target's.
-`data` should hold the target's own answers: an output of `drawloom generate`, or a file made of one.
+`data`: the target's own answers, as the output folder of a finished job or as rows; or prompts, which the target answers first.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from transformers import Qwen3Config
 
-from drawloom.jobs.train.data import Packed, batches, read_corpus
-from drawloom.jobs.train.features import Target, publish
+from drawloom.jobs.train.data import Packed, batches
+from drawloom.jobs.train.features import Target, own_answers, publish
 from drawloom.jobs.train.loop import Loss, fit
 from drawloom.jobs.train.settings import DFlashSettings
 from drawloom.jobs.train.start import mask_token_of
@@ -37,7 +37,7 @@ def train(settings: DFlashSettings) -> None:
     layers = target.config.num_hidden_layers
     taps = target.taps(settings.layers, (1, layers // 2, layers - 3))
     network = BlockNetwork(config_of(target.config, settings), target.config.hidden_size, len(taps))
-    corpus = read_corpus(settings.data, target.tokenizer, settings.prompt_column, settings.answer_column)
+    corpus = own_answers(settings, target.tokenizer)
     source = batches(corpus, settings.rows, settings.row_tokens, settings.seed, target.tokenizer.eos_token_id)
     fit(settings, network, source, loss_with(settings, target, taps, mask_token))
     told = {

@@ -3,7 +3,7 @@
 In pass 0 the row of token i sees what the target's layers said of it beside the embedding of token i + 1, and learns what the target says
 of the token after that. In pass k the output of pass k - 1 takes the place of the target's features, as it does when it drafts: a row then
 sees the target's features up to k tokens back, and behind them its own.
-`data` should hold the target's own answers: an output of `drawloom generate`, or a file made of one.
+`data`: the target's own answers, as the output folder of a finished job or as rows; or prompts, which the target answers first.
 """
 
 from typing import Any
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from transformers import LlamaConfig
 
-from drawloom.jobs.train.data import Packed, batches, read_corpus
-from drawloom.jobs.train.features import Target, ahead, publish
+from drawloom.jobs.train.data import Packed, batches
+from drawloom.jobs.train.features import Target, ahead, own_answers, publish
 from drawloom.jobs.train.loop import Loss, fit
 from drawloom.jobs.train.settings import EagleSettings
 from drawloom.models.drafters.eagle import EagleNetwork, EagleOptions
@@ -29,7 +29,7 @@ def train(settings: EagleSettings) -> None:
     config = config_of(target.config)
     network = EagleNetwork(config, EagleOptions(len(taps)), target.config.hidden_size, config.vocab_size)
     network.lm_head.weight.data.copy_(target.network.get_output_embeddings().weight)
-    corpus = read_corpus(settings.data, target.tokenizer, settings.prompt_column, settings.answer_column)
+    corpus = own_answers(settings, target.tokenizer)
     source = batches(corpus, settings.rows, settings.row_tokens, settings.seed, target.tokenizer.eos_token_id)
     fit(settings, network, source, loss_with(settings, target, taps))
     told = {

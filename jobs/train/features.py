@@ -6,15 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 from torch import Tensor
 
+from drawloom.actors.build import build_text
 from drawloom.errors import SettingError
-from drawloom.jobs.train.data import Packed
+from drawloom.jobs.generate import generate
+from drawloom.jobs.settings import JobSettings
+from drawloom.jobs.train.data import Corpus, Packed, columns_of, read_corpus, read_outputs
 from drawloom.jobs.train.settings import DrafterSettings
 from drawloom.jobs.train.start import start
 from drawloom.jobs.train.visibility import clean, mask_for
 from drawloom.jobs.train.workers import rank
+from drawloom.models.settings import ModelSettings
 
 
 class Target:
@@ -58,6 +63,28 @@ class Target:
     def chances(self, hidden: Tensor) -> Tensor:
         """Probabilities [..., V] of the next token."""
         return self.network.get_output_embeddings()(hidden).float().softmax(-1)
+
+
+def own_answers(settings: DrafterSettings, tokenizer: Any) -> Corpus:
+    """Texts to learn from: rows with answers, the output of a finished job, or prompts alone, which the base then answers first.
+
+    Raises SettingError when the data is none of these."""
+    prompt = settings.prompt_column or "prompt"
+    columns, data = columns_of(settings.data), settings.data
+    if settings.answer_column in columns:
+        return read_corpus(data, tokenizer, settings.prompt_column, settings.answer_column)
+    if "samples" not in columns:
+        data = f"{settings.output}/answers"
+        job = {
+            "input": settings.data,
+            "output": data,
+            "model": {"name": settings.base},
+            "columns": {"prompt": prompt},
+            "sampling": {"max_tokens": settings.answer_tokens, "temperature": 0.0},
+        }
+        generate(JobSettings.parse(job), Console())
+    text = build_text(ModelSettings(name=settings.base))
+    return read_outputs(data, text, tokenizer.eos_token_id, prompt)
 
 
 def ahead(batch: Packed, steps: int) -> tuple[Tensor, Tensor]:

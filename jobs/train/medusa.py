@@ -1,6 +1,6 @@
 """Recipe: heads on a target's last hidden state, each for one place further on (Medusa-1, arXiv 2401.10774).
 
-`data` should hold the target's own answers: an output of `drawloom generate`, or a file made of one.
+`data`: the target's own answers, as the output folder of a finished job or as rows; or prompts, which the target answers first.
 """
 
 import math
@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from drawloom.errors import SettingError
-from drawloom.jobs.train.data import Packed, batches, read_corpus
-from drawloom.jobs.train.features import Target, ahead, publish
+from drawloom.jobs.train.data import Packed, batches
+from drawloom.jobs.train.features import Target, ahead, own_answers, publish
 from drawloom.jobs.train.loop import Loss, fit
 from drawloom.jobs.train.settings import MedusaSettings
 from drawloom.models.drafters.heads import HeadsNetwork
@@ -28,7 +28,7 @@ def train(settings: MedusaSettings) -> None:
         nn.init.zeros_(inner[0].linear.weight)
         nn.init.zeros_(inner[0].linear.bias)
         inner[-1].weight.data.copy_(target.network.get_output_embeddings().weight)
-    corpus = read_corpus(settings.data, target.tokenizer, settings.prompt_column, settings.answer_column)
+    corpus = own_answers(settings, target.tokenizer)
     source = batches(corpus, settings.rows, settings.row_tokens, settings.seed, target.tokenizer.eos_token_id)
     fit(settings, network, source, loss_with(settings, target))
     told = {"medusa_num_heads": settings.heads, "medusa_num_layers": 1, "base_model_name_or_path": settings.base, "version": "2"}

@@ -66,6 +66,7 @@ class DrafterSettings(TrainSettings):
     """A drafter on the hidden states of `base`, which stays as it is."""
 
     layers: tuple[Annotated[int, Field(ge=0)], ...] = ()  # of the base, counted from 0, whose output it reads; (): a usual choice
+    answer_tokens: Positive = 256  # of an answer, when the data holds prompts alone and the base has to write them
 
 
 class DFlashSettings(DrafterSettings):

@@ -8,19 +8,16 @@ import pytest
 import tiny
 from rig import ids, request, run
 
-from drawloom.actors.build import build_engine, load_draft
+from drawloom.actors.build import build_engine
 from drawloom.actors.drafting import DraftModels
-from drawloom.actors.engine import Engine
 from drawloom.actors.request import Request
 from drawloom.actors.settings import EngineSettings
 from drawloom.decoders.recipes import build
-from drawloom.decoders.step import Drafting
 from drawloom.errors import RowError, SettingError
-from drawloom.models.load import load_model
 from drawloom.models.settings import ModelSettings
 
 KINDS = ["block", "eagle", "heads"]
-WIDTH = 4
+WIDTH = checkpoints.WIDTH
 MANY = [{}, {"num_pages": 40}, {"prefill_rows": 3}, {"pack": "padded"}, {"max_sequences": 2}, {"share_prefix": False}]
 NAMES = ["many pages", "preempting", "chunked", "fixed shapes", "two at once", "no sharing"]
 
@@ -34,13 +31,6 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
 def drafter(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     folders: dict[str, str] = {}
     return lambda kind: folders.setdefault(kind, checkpoints.written(kind, tmp_path_factory.mktemp(kind) / kind))
-
-
-def engine_of(target: str, drafter: str, kind: str, **settings: Any) -> Engine:
-    model = load_model(ModelSettings(name=target))
-    asked = Drafting(drafter, WIDTH, 0.0, coupled=True, laws=False, kind=kind)
-    draft = load_draft(asked, ModelSettings(name=target), model)
-    return Engine(model, tiny.Nothing(), EngineSettings(**{"num_pages": 400, "page_tokens": 4, **settings}), drafts={drafter: draft})
 
 
 def some(count: int, kind: str, drafter: str, nodes: int = 0, **more: Any) -> list[Request]:
@@ -83,7 +73,7 @@ def test_what_it_drafts_is_what_its_reference_drafts(
         return out
 
     monkeypatch.setattr(DraftModels, "_by", watch)
-    machine = engine_of(target, folder, kind, **settings)
+    machine = checkpoints.engine_of(target, folder, kind, **settings)
     asked = some(7, kind, folder)
     done = run(machine, [*asked, *plain(asked)])
     if "num_pages" in settings:
@@ -102,7 +92,7 @@ def test_what_it_drafts_is_what_its_reference_drafts(
 @pytest.mark.parametrize("settings", [{}, {"num_pages": 40}], ids=NAMES[:2])
 def test_trees_keep_the_text(kind: str, settings: dict[str, Any], target: str, drafter: Any) -> None:
     folder = drafter(kind)
-    machine = engine_of(target, folder, kind, **settings)
+    machine = checkpoints.engine_of(target, folder, kind, **settings)
     asked = some(8, kind, folder, nodes=11, ranks=3)
     done = run(machine, [*asked, *plain(asked)])
     for one in asked:
@@ -116,13 +106,13 @@ def test_trees_keep_the_text(kind: str, settings: dict[str, Any], target: str, d
 def test_one_text_for_a_seed_in_any_company(kind: str, verifier: str, target: str, drafter: Any) -> None:
     folder = drafter(kind)
     asked = some(5, kind, folder, verifier=verifier) if verifier != "topk" else some(5, kind, folder, nodes=9, ranks=3, verifier=verifier)
-    alone = {one.id: ids(run(engine_of(target, folder, kind), [one])[one.id]) for one in asked}
-    done = run(engine_of(target, folder, kind, num_pages=60), [*asked, *plain(asked)])
+    alone = {one.id: ids(run(checkpoints.engine_of(target, folder, kind), [one])[one.id]) for one in asked}
+    done = run(checkpoints.engine_of(target, folder, kind, num_pages=60), [*asked, *plain(asked)])
     assert {one.id: ids(done[one.id]) for one in asked} == alone
 
 
 def test_what_cannot_draft_is_refused(target: str, drafter: Any) -> None:
-    machine = engine_of(target, drafter("block"), "block")
+    machine = checkpoints.engine_of(target, drafter("block"), "block")
     with pytest.raises(RowError, match="is one for the decoder 'dflash', not 'eagle'"):
         machine.add(request("x", [1], "eagle", 1, {"draft": drafter("block")}))
     with pytest.raises(RowError, match=r"width is 9; drafter .* says at most 5 tokens"):

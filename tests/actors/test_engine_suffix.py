@@ -113,7 +113,7 @@ def churn(requests: int, room: int) -> SuffixMemory:
 
 
 @pytest.mark.parametrize("requests", [60_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_the_memory_bound_holds(requests: int) -> None:
+def test_20_the_memory_bound_holds(requests: int) -> None:
     room = 100_000
     churn(20_000, room)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -11,16 +11,22 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, Qwen3Config
 
+from drawloom.actors.build import load_draft
+from drawloom.actors.engine import Engine
+from drawloom.actors.settings import EngineSettings
+from drawloom.decoders.step import Drafting
 from drawloom.models.drafters.block import BlockNetwork
 from drawloom.models.drafters.eagle import EagleNetwork, EagleOptions
 from drawloom.models.drafters.heads import HeadsNetwork
+from drawloom.models.load import load_model
+from drawloom.models.settings import ModelSettings
 
 SHAPE: dict[str, Any] = {
     "vocab_size": tiny.VOCAB, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 8, "max_position_embeddings": 512,
 }  # fmt: skip
 TAPS = {"block": (0, 1), "eagle": (0, 1, 0), "heads": (2,)}
-BLOCK, HEADS = 6, 5
+BLOCK, HEADS, WIDTH = 6, 5, 4
 RECIPES = {"block": "dflash", "eagle": "eagle", "heads": "medusa"}
 
 
@@ -68,6 +74,13 @@ def written(kind: str, folder: Path, config: dict[str, Any] | None = None, state
     (folder / "config.json").write_text(json.dumps(config or config_of(kind, network)))
     save_file(state or state_of(kind, network), folder / "model.safetensors")
     return str(folder)
+
+
+def engine_of(target: str, drafter: str, kind: str, **settings: Any) -> Engine:
+    model = load_model(ModelSettings(name=target))
+    asked = Drafting(drafter, WIDTH, 0.0, coupled=True, laws=False, kind=kind)
+    draft = load_draft(asked, ModelSettings(name=target), model)
+    return Engine(model, tiny.Nothing(), EngineSettings(**{"num_pages": 400, "page_tokens": 4, **settings}), drafts={drafter: draft})
 
 
 class Naive:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from torch import Generator
 
@@ -15,8 +17,11 @@ from drawloom.actors.build import build_engine, build_text
 from drawloom.actors.request import Request, Sampling
 from drawloom.actors.settings import EngineSettings
 from drawloom.errors import SettingError
+from drawloom.jobs.generate import generate
+from drawloom.jobs.settings import JobSettings
 from drawloom.jobs.train import autoregressive, block, dflash, eagle, jacobi, medusa, multi_block, on_policy
 from drawloom.jobs.train.data import batches, read_corpus
+from drawloom.jobs.train.features import own_answers
 from drawloom.jobs.train.fresh import FreshSettings, fresh
 from drawloom.jobs.train.jacobi import first_drafts, iterate, loss_with
 from drawloom.jobs.train.loop import Trainee, is_done, make_optimizer, schedule
@@ -113,6 +118,29 @@ def test_a_drafter_learns_saves_and_drafts(home: Path, name: str, train: Callabl
         done |= {one.id: one for one in engine.step()}
     assert done[name].samples[0].token_ids == done["ar"].samples[0].token_ids
     assert done[name].stats.drafted > 0
+
+
+@pytest.mark.parametrize("prompts_alone", [False, True], ids=["a finished job", "prompts alone"])
+def test_a_finished_job_trains_the_drafter_of_the_next(home: Path, ray_address: str, prompts_alone: bool) -> None:
+    """From the job's own tokens; prompts are answered by the target first, once, in the output's own folder."""
+    data, folder = home / "prompts.parquet", home / f"own-{prompts_alone}"
+    pq.write_table(pq.read_table(home / "data.parquet", columns=["prompt"]).slice(0, 6), data)
+    if not prompts_alone:
+        sampling = {"max_tokens": 9, "temperature": 0.0}
+        told = {"input": str(data), "output": str(home / "job"), "model": {"name": str(home / "fresh")}, "sampling": sampling}
+        generate(JobSettings.parse({**told, "address": ray_address}), Console())
+        data = home / "job"
+    settings = MedusaSettings(data=str(data), output=str(folder), base=str(home / "fresh"), answer_tokens=9, **SMALL)
+    tokenizer = start(settings)[1]
+    corpus = own_answers(settings, tokenizer)
+    text = build_text(ModelSettings(name=str(home / "fresh")))
+    want = []
+    for row in pq.read_table(folder / "answers" if prompts_alone else data).to_pylist():
+        sample = row["samples"][0]
+        end = [tokenizer.eos_token_id] if sample["finish_reason"] == "stop" else []
+        want.append([*text.encode(row["prompt"]), *sample["token_ids"], *end])
+    assert sorted(corpus.document(number).tolist() for number in range(len(corpus))) == sorted(want)
+    assert len(want) == 6
 
 
 def test_layers_that_are_not_there_are_refused(home: Path) -> None:
