@@ -19,7 +19,7 @@ from drawloom.decoders.draws import draw
 from drawloom.decoders.prefixes import first_level, next_level, rows_of
 from drawloom.decoders.step import Drafted, Drafting, Grown, Lines, Step, take
 from drawloom.kernels.noise import gumbel
-from drawloom.kernels.pick import law, pick
+from drawloom.kernels.pick import Draw, Picked, law, pick
 from drawloom.models.drafters.contract import FeatureDrafter, ParallelDrafter, SerialDrafter
 from drawloom.models.drafters.kinds import DECODERS
 from drawloom.models.ragged import Model, Ragged
@@ -87,7 +87,7 @@ class DraftModels:
         known = [min(one.draft_filled, one.filled) for one in who.texts]
         said, step = [], _unread(who.texts, known, self.device)
         for row in range(who.asked.width):
-            said.append(_say(who, model.forward(self._ragged(who.texts, known, step)), row))
+            said.append(_say(who, model.forward(self._ragged(who.texts, known, step))[:, None], row))
             known = [len(one.tokens) + row for one in who.texts]
             step = _next(said[-1].token, who.lines, row)
         for one, end in zip(who.texts, known, strict=True):
@@ -105,14 +105,14 @@ class DraftModels:
         rows = model.rows(who.asked.width)
         ragged = self._ragged(who.texts, filled, _block(who.lines, rows, model.mask_token)) if rows else None
         logits = model.logits(self.target, ragged, self.target.features(last, model.taps), who.asked.width)
-        return _drafted([_say(who, logits[:, row].contiguous(), row) for row in range(who.asked.width)])
+        return _drafted([_say(who, logits, 0)])
 
     def _serial(self, model: SerialDrafter, who: _Who) -> Drafted:
         """Token by token, by a network that reads features, and its own output behind them."""
         hidden, logits = self._start(model, who)
         said = []
         for row in range(who.asked.width):
-            said.append(_say(who, logits, row))
+            said.append(_say(who, logits[:, None], row))
             if row + 1 < who.asked.width:
                 step = _next(said[-1].token, who.lines, row)
                 step = replace(step, positions=step.positions - 1)  # the row of a token stands one place before it
@@ -123,7 +123,10 @@ class DraftModels:
     def _grown(self, model: SerialDrafter, who: _Who) -> Drafted:
         """A tree: each level is `ranks` tokens behind each of the `ranks` likeliest prefixes of the level before."""
         hidden, logits = self._start(model, who)
-        grown, beside = first_level(*_ranked(who, logits, 0)), hidden[:, None]
+        said, beside = _say(who, logits[:, None], 0), hidden[:, None]
+        assert said.top is not None
+        assert said.score is not None
+        grown = first_level(said.top[:, 0], said.score[:, 0])
         filled = [one.filled for one in who.texts]
         for level in range(1, who.asked.width):
             step, parent = rows_of(grown, who.lines.length - 1, who.asked.ranks)
@@ -132,9 +135,11 @@ class DraftModels:
             hidden, logits = model.forward(self.target, self._ragged(who.texts, filled, step), above)
             beside = torch.cat([beside[:, :1], hidden.unflatten(0, (len(who.texts), -1))], 1)
             each = torch.arange(len(who.texts), device=hidden.device).repeat_interleave(who.asked.ranks)
-            tokens, score = _ranked(replace(who, lines=take(who.lines, each), dice=take(who.dice, each)), logits, level)
+            said = _say(replace(who, lines=take(who.lines, each), dice=take(who.dice, each)), logits[:, None], level)
+            assert said.top is not None
+            assert said.score is not None
             shape = (len(who.texts), who.asked.ranks, who.asked.ranks)
-            grown = next_level(grown, tokens.view(shape), score.view(shape))
+            grown = next_level(grown, said.top.view(shape), said.score.view(shape))
         whole = torch.full_like(who.lines.length, who.asked.width)
         return Drafted(whole[:, None].expand(-1, who.asked.width) * 0, whole, None, grown=grown)
 
@@ -167,41 +172,45 @@ class DraftModels:
 
 @dataclass(frozen=True)
 class _Said:
-    """One place of a draft."""
+    """Places of a draft."""
 
-    token: Tensor  # [M] int64
-    sure: Tensor  # [M] bool
-    law: Tensor | None  # [M, V]
-    top: Tensor | None  # [M, ranks]
-    score: Tensor | None
-
-
-def _say(who: _Who, logits: Tensor, row: int) -> _Said:
-    """The token at place `row` of each draft, from logits [M, V]."""
-    asked, line = who.asked, torch.arange(len(logits), device=logits.device)
-    picked = pick(logits, draw_of(who.dice, who.lines, line, who.lines.length + row), forbidden=who.forbidden, narrowed=who.narrowed)
-    own = law(picked.choice, picked.draw) if asked.confidence or not asked.coupled else None
-    token = picked.token if asked.coupled or own is None else draw(own, who.lines, row)
-    sure = torch.ones_like(line, dtype=torch.bool) if own is None else own.amax(1) >= asked.confidence
-    top, score = _ranked(who, logits, row) if asked.ranks else (None, None)
-    return _Said(token, sure, own if asked.laws else None, top, score)
+    token: Tensor  # [M, W] int64
+    sure: Tensor  # [M, W] bool
+    law: Tensor | None = None  # [M, W, V]
+    top: Tensor | None = None  # [M, W, ranks]
+    score: Tensor | None = None
 
 
-def _ranked(who: _Who, logits: Tensor, row: int) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens [M, ranks] at place `row` and the logarithms of their chances, behind the target's noise if it is shared."""
-    ranks, line = who.asked.ranks, torch.arange(len(logits), device=logits.device)
-    settings = draw_of(who.dice, who.lines, line, who.lines.length + row)
-    picked = pick(logits, settings, forbidden=who.forbidden, narrowed=who.narrowed)
+def _say(who: _Who, logits: Tensor, first: int) -> _Said:
+    """The tokens at places first.. of each draft, from logits [M, W, V]."""
+    asked, shape = who.asked, logits.shape[:2]
+    line = torch.arange(shape[0], device=logits.device).repeat_interleave(shape[1])
+    place = first + torch.arange(shape[1], device=logits.device).repeat(shape[0])
+    settings = draw_of(who.dice, who.lines, line, who.lines.length[line] + place)
+    picked = pick(logits.flatten(0, 1), settings, forbidden=who.forbidden, narrowed=who.narrowed)
+    own = law(picked.choice, picked.draw).unflatten(0, shape) if asked.confidence or not asked.coupled else None
+    sure = torch.ones(shape, dtype=torch.bool, device=line.device) if own is None else own.amax(2) >= asked.confidence
+    if asked.ranks:
+        score, top = (one.unflatten(0, shape) for one in _likeliest(picked, settings, asked))
+        return _Said(top[..., 0], sure, None, top, score)
+    token = picked.token.unflatten(0, shape)
+    if own is not None and not asked.coupled:
+        token = torch.stack([draw(own[:, row], who.lines, first + row) for row in range(shape[1])], 1)
+    return _Said(token, sure, own if asked.laws else None)
+
+
+def _likeliest(picked: Picked, settings: Draw, asked: Drafting) -> tuple[Tensor, Tensor]:
+    """Logarithms of the chances of the likeliest tokens [L, ranks], and the tokens; behind the target's noise if it is shared."""
     choice = picked.choice
     if picked.draw is not None:
         warm = picked.draw.temperature > 0
         choice = choice / torch.where(warm, picked.draw.temperature, 1.0)[:, None]
-        if who.asked.coupled:
+        if asked.coupled and bool(warm.any()):
             noise = gumbel(settings.seed, settings.sample, settings.position, choice.shape[1])
             choice = torch.where(warm[:, None], choice + noise, choice)
-    score, top = choice.log_softmax(1).topk(min(ranks, choice.shape[1]), 1)
-    missing = ranks - top.shape[1]  # a vocabulary smaller than that
-    return torch.nn.functional.pad(top, (0, missing)), torch.nn.functional.pad(score, (0, missing), value=-torch.inf)
+    score, top = choice.log_softmax(1).topk(min(asked.ranks, choice.shape[1]), 1)
+    missing = asked.ranks - top.shape[1]  # a vocabulary smaller than that
+    return torch.nn.functional.pad(score, (0, missing), value=-torch.inf), torch.nn.functional.pad(top, (0, missing))
 
 
 def _drafted(said: Sequence[_Said]) -> Drafted:
@@ -209,9 +218,9 @@ def _drafted(said: Sequence[_Said]) -> Drafted:
 
     def side_by_side(name: str) -> Tensor | None:
         values = [getattr(one, name) for one in said]
-        return None if values[0] is None else torch.stack(values, 1)
+        return None if values[0] is None else torch.cat(values, 1)
 
-    tokens, sure = (torch.stack([getattr(one, name) for one in said], 1) for name in ("token", "sure"))
+    tokens, sure = (torch.cat([getattr(one, name) for one in said], 1) for name in ("token", "sure"))
     return Drafted(tokens, sure.long().cumprod(1).sum(1), side_by_side("law"), side_by_side("top"), side_by_side("score"))
 
 
@@ -258,5 +267,5 @@ def _unread(texts: Sequence[Text], known: Sequence[int], device: torch.device) -
 
 def _next(token: Tensor, lines: Lines, row: int) -> Step:
     """One row for each drafted token."""
-    tokens, here = token[:, None], torch.ones_like(token[:, None], dtype=torch.bool)
-    return Step(tokens, (lines.length + row)[:, None], here.long(), here, here)
+    here = torch.ones_like(token, dtype=torch.bool)
+    return Step(token, (lines.length + row)[:, None], here.long(), here, here)

@@ -40,7 +40,7 @@ class DraftVerify(Plain):
         self.remembers, self.drafting = drafter.remembers, drafter.drafting
 
     def receive(self, state: DraftState, drafted: Drafted) -> DraftState:
-        return replace(state, drafter=self.drafter.receive(drafted))
+        return replace(state, drafter=self.drafter.receive(state.drafter, drafted))
 
     def remember(self, vocab_size: int) -> Memory | None:
         return self.drafter.remember(vocab_size)

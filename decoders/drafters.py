@@ -31,7 +31,7 @@ class Drafter(Protocol):
         """New state from the target's picks [S, K] and how many of them became final [S]; lines are those before."""
         ...
 
-    def receive(self, drafted: Drafted) -> Any:
+    def receive(self, state: Any, drafted: Drafted) -> Any:
         """State with what a network drafted."""
         ...
 
@@ -73,7 +73,7 @@ class Unaided:
     def remember(self, vocab_size: int) -> Memory | None:
         return None
 
-    def receive(self, drafted: Drafted) -> Any:
+    def receive(self, state: Any, drafted: Drafted) -> Any:
         return Proposed.of(drafted)
 
 

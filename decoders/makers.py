@@ -9,6 +9,7 @@ from drawloom.decoders.drafters import Drafter, by_network, lookup
 from drawloom.decoders.frontier import Frontier, Rules
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.guided import Guided
+from drawloom.decoders.pace import paced
 from drawloom.decoders.prefixes import best_first, reranked
 from drawloom.decoders.recycling import RANKS, recycling
 from drawloom.decoders.scores import SCORES
@@ -58,28 +59,35 @@ def score_named(name: str) -> Any:
     return SCORES[name]
 
 
-def drafted(drafter: Drafter, width: int, verifier: str) -> Decoder:
-    """A chain of up to `width` drafted tokens."""
+def drafted(drafter: Drafter, width: int, verifier: str, pace: float = 0.0) -> Decoder:
+    """A chain of up to `width` drafted tokens; pace > 0: of as many as the text's own drafts were worth lately."""
     at_least(1, width=width)
+    if not 0 <= pace <= 1:
+        raise SettingError(f"pace is {pace}; the weight of the newest draft in an average from 0 (none is kept) to 1 is needed")
     found = verifier_named(verifier)
+    drafter = paced(drafter, pace) if pace else drafter
     return DraftVerify(drafter, width) if found.same_text else tree(chain(drafter, width), 0, verifier)
 
 
-def by_draft_model(draft: str, width: int, confidence: float, verifier: str, kind: str = "network") -> Decoder:
+def by_draft_model(draft: str, width: int, confidence: float, verifier: str, pace: float, kind: str = "network") -> Decoder:
     if not 0 <= confidence <= 1:
         raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
     found = verifier_named(verifier)
     asked = Drafting(draft, count(width=width), confidence, coupled=found.coupled, laws=not found.same_text, kind=kind)
-    return drafted(by_network(asked), width, verifier)
+    return drafted(by_network(asked), width, verifier, pace)
 
 
-def by_features(kind: str, draft: str, width: int, nodes: int, ranks: int, confidence: float, verifier: str) -> Decoder:
+def by_features(kind: str, draft: str, width: int, nodes: int, ranks: int, confidence: float, verifier: str, pace: float) -> Decoder:
     """A drafter on target features; nodes 0: a chain, else the likeliest prefixes of the draft."""
     if not nodes:
-        return by_draft_model(draft, width, confidence, verifier, kind)
+        return by_draft_model(draft, width, confidence, verifier, pace, kind)
+    if pace:
+        raise SettingError("pace is for chains; a tree has the nodes that it is given: set nodes=0, or leave pace out")
     at_least(1, width=width, nodes=nodes, ranks=ranks)
     if not 0 <= confidence <= 1:
         raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
+    if confidence and kind == "eagle":
+        raise SettingError("confidence ends chains and the trees of dflash and medusa; a tree of eagle has its nodes: leave it out")
     asked = Drafting(draft, width, confidence, verifier_named(verifier).coupled, laws=False, kind=kind, ranks=ranks)
     return tree(reranked(asked, nodes) if kind == "eagle" else best_first(asked, nodes), 0, verifier)
 

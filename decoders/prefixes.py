@@ -38,7 +38,7 @@ class best_first(Unaided):
         none = lines.history[:, :0]
         return Ranked(none, none.float(), torch.zeros_like(lines.length))
 
-    def receive(self, drafted: Drafted) -> Ranked:
+    def receive(self, state: Ranked, drafted: Drafted) -> Ranked:
         assert drafted.top is not None
         assert drafted.score is not None
         return Ranked(drafted.top.flatten(1), drafted.score.flatten(1), drafted.num)
@@ -67,7 +67,7 @@ class reranked(Unaided):
         assert asked is not None
         return Grown.empty(len(lines.length), asked.ranks, asked.width, lines.length.device)
 
-    def receive(self, drafted: Drafted) -> Grown:
+    def receive(self, state: Grown, drafted: Drafted) -> Grown:
         assert drafted.grown is not None
         return drafted.grown
 

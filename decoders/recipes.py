@@ -25,8 +25,8 @@ RECIPES: dict[str, Recipe] = {
         "",
     ),
     "lookup": Recipe(
-        lambda width=16, ngram=8, least=2, per_match=1, verifier="coupled": makers.drafted(
-            lookup(ngram, least, per_match), width, verifier
+        lambda width=16, ngram=8, least=2, per_match=1, pace=0.0, verifier="coupled": makers.drafted(
+            lookup(ngram, least, per_match), width, verifier, pace
         ),
         "drafts what followed the last n tokens earlier in the text, up to per_match * n tokens of it",
         "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487; SuffixDecoding, arXiv 2411.04975",
@@ -45,29 +45,32 @@ RECIPES: dict[str, Recipe] = {
         "Token Recycling, arXiv 2408.08696",
     ),
     "draft-model": Recipe(
-        lambda draft="tiny-draft", width=4, confidence=0.0, verifier="coupled": makers.by_draft_model(draft, width, confidence, verifier),
-        "a smaller network of the same tokenizer drafts, up to the first place whose likeliest token has less than `confidence`",
+        lambda draft="tiny-draft", width=4, confidence=0.0, pace=0.0, verifier="coupled": makers.by_draft_model(
+            draft, width, confidence, verifier, pace
+        ),
+        "a smaller network of the same tokenizer drafts, up to the first place whose likeliest token has less than `confidence`; pace > 0: "
+        "as many tokens as were accepted lately, `pace` being the weight of the newest draft",
         "Speculative decoding, arXiv 2211.17192 and 2302.01318",
     ),
     "dflash": Recipe(
-        lambda draft="tiny-dflash", width=7, nodes=0, ranks=8, confidence=0.0, verifier="coupled": makers.by_features(
-            "block", draft, width, nodes, ranks, confidence, verifier
+        lambda draft="tiny-dflash", width=7, nodes=0, ranks=8, confidence=0.0, pace=0.0, verifier="coupled": makers.by_features(
+            "block", draft, width, nodes, ranks, confidence, verifier, pace
         ),
         "a network drafts a block at once from the target's hidden states: a chain, or the `nodes` likeliest prefixes of up to `ranks` "
         "tokens a place (DDTree)",
         "DFlash, arXiv 2602.06036; DDTree, arXiv 2604.12989",
     ),
     "eagle": Recipe(
-        lambda draft="tiny-eagle3", width=5, nodes=0, ranks=4, confidence=0.0, verifier="coupled": makers.by_features(
-            "eagle", draft, width, nodes, ranks, confidence, verifier
+        lambda draft="tiny-eagle3", width=5, nodes=0, ranks=4, confidence=0.0, pace=0.0, verifier="coupled": makers.by_features(
+            "eagle", draft, width, nodes, ranks, confidence, verifier, pace
         ),
         "one layer drafts token by token from the target's hidden states: a chain, or the `nodes` likeliest of a tree whose every level "
         "grows by `ranks` tokens behind each of the `ranks` likeliest prefixes",
         "EAGLE-3, arXiv 2503.01840; its trees, EAGLE-2, arXiv 2406.16858",
     ),
     "medusa": Recipe(
-        lambda draft="tiny-medusa", width=4, nodes=16, ranks=8, confidence=0.0, verifier="coupled": makers.by_features(
-            "heads", draft, width, nodes, ranks, confidence, verifier
+        lambda draft="tiny-medusa", width=4, nodes=16, ranks=8, confidence=0.0, pace=0.0, verifier="coupled": makers.by_features(
+            "heads", draft, width, nodes, ranks, confidence, verifier, pace
         ),
         "heads on the target's last hidden state draft one place each: a chain, or the `nodes` likeliest prefixes of up to `ranks` tokens",
         "Medusa, arXiv 2401.10774",

@@ -112,6 +112,12 @@ class Drafting:
     kind: str = "network"  # a causal network of its own; "block", "eagle" or "heads": on the target's features
     ranks: int = 0  # how many of the likeliest tokens of each place are wanted
 
+    @property
+    def rows(self) -> int:
+        """Slots behind the target's prefix that the network's own rows take."""
+        tree = self.ranks * (self.width - 1) if self.ranks else self.width - 1
+        return {"network": self.width, "block": self.width + 1, "eagle": tree}.get(self.kind, 0)
+
 
 @dataclass(frozen=True)
 class Drafted:
@@ -225,7 +231,7 @@ class Plain:
         return filled
 
     def room(self, filled: int, limit: int) -> int:
-        return filled + self.max_rows
+        return filled + max(self.max_rows, self.drafting.rows if self.drafting else 0)
 
 
 def take(struct: T, index: Tensor) -> T:

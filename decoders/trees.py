@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter, Proposed, Unaided
+from drawloom.decoders.pace import Pace
 from drawloom.decoders.step import Commit, Drafted, Drafting, Law, Lines, Memory, Picks, Plain, Step, gathered, up_to_end
 from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
 from drawloom.kernels.noise import REST, TEST, gumbel, uniform_at
@@ -61,7 +62,7 @@ class TreeDrafter(Protocol):
 
     def learn(self, lines: Lines, state: Any, outcome: Outcome) -> Any: ...
 
-    def receive(self, drafted: Drafted) -> Any:
+    def receive(self, state: Any, drafted: Drafted) -> Any:
         """State with what a network drafted."""
         ...
 
@@ -95,7 +96,7 @@ class TreeVerify(Plain):
         return self.drafter.remember(vocab_size)
 
     def receive(self, state: TreeState, drafted: Drafted) -> TreeState:
-        return replace(state, drafter=self.drafter.receive(drafted))
+        return replace(state, drafter=self.drafter.receive(state.drafter, drafted))
 
     def committed(self, length: int) -> int:
         return length - 1
@@ -182,10 +183,13 @@ class chain(Unaided):
         draft, num = self.drafter.propose(lines, state, self.depth)
         row = torch.arange(self.rows, device=num.device).expand(len(num), -1)
         last = lines.history.gather(1, (lines.length - 1)[:, None])
-        q = None
-        if isinstance(state, Proposed):  # the root was drawn from nothing
-            q = torch.nn.functional.pad(state.q.unflatten(1, (self.depth, -1)), (0, 0, 1, 0))
+        q, said = None, state.inner if isinstance(state, Pace) else state
+        if isinstance(said, Proposed):  # the root was drawn from nothing
+            q = torch.nn.functional.pad(said.q.unflatten(1, (self.depth, -1)), (0, 0, 1, 0))
         return Tree(torch.cat([last, draft], 1), (row - 1).clamp(min=0), row, row <= num[:, None], q)
+
+    def receive(self, state: Any, drafted: Drafted) -> Any:
+        return self.drafter.receive(state, drafted)
 
     def learn(self, lines: Lines, state: Any, outcome: Outcome) -> Any:
         return self.drafter.learn(lines, state, outcome.picked, outcome.emitted)

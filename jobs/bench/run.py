@@ -12,8 +12,10 @@ from rich.console import Console
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from drawloom.actors.build import load_draft
 from drawloom.actors.engine import Engine
 from drawloom.actors.settings import EngineSettings
+from drawloom.decoders.step import Drafting
 from drawloom.errors import SettingError
 from drawloom.jobs.bench.compare import Judge, Measurement, judge_with, measure
 from drawloom.jobs.bench.limits import Machine, Network, commit, hardware, limits, measure_machine, size_of
@@ -45,6 +47,7 @@ class Plan:
     rounds: int
     new_tokens: int
     threads: int
+    assistant: str = ""  # a smaller model of the same tokenizer, to draft
 
 
 def run_peers(plan: Plan, console: Console) -> bool:
@@ -60,7 +63,7 @@ def run_peers(plan: Plan, console: Console) -> bool:
     with _threads(plan.threads), ExitStack() as stack:
         network = load_network(checkpoint, torch.float32, "cpu")
         remotes = [stack.enter_context(start(name, PEER_FOLDER, checkpoint.folder, torch.get_num_threads())) for name in plan.others]
-        bench = _Bench(checkpoint, settings, network, remotes)
+        bench = _Bench(checkpoint, settings, network, remotes, plan.assistant)
         where = {"model": checkpoint.name, "dtype": "float32", "commit": commit(), "hardware": hardware(load), **_versions(remotes)}
         where["drawloom"] = bench.model.describe()
         _introduce(bench, where, console)
@@ -75,11 +78,21 @@ class _Bench:
     that the table tells what the format does from what the engine does.
     """
 
-    def __init__(self, checkpoint: Checkpoint, settings: ModelSettings, network: PreTrainedModel, remotes: list[Any]) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, settings: ModelSettings, network: PreTrainedModel, remotes: list[Any], assistant: str
+    ) -> None:
         text = text_of(checkpoint)
         self.model = load_model(settings)
-        engine = Engine(self.model, text, EngineSettings(share_prefix=False, kv_gib=1.0))
         eos = text.eos_token_ids
+        drafts, self.assisted, self.ours_assisted = {}, [], []
+        if assistant:
+            asked = Drafting(assistant, 1, 0.0, coupled=True, laws=False)
+            drafts = {assistant: load_draft(asked, settings, self.model)}
+            smaller = load_network(locate(settings.model_copy(update={"name": assistant})), torch.float32, "cpu")
+            self.assisted = [Generate(network, eos, assistant=smaller)]
+        engine = Engine(self.model, text, EngineSettings(share_prefix=False, kv_gib=1.0), drafts=drafts)
+        if assistant:
+            self.ours_assisted = [Drawloom(engine, "draft-model", params={"draft": assistant})]
         self.generate, self.lookup = Generate(network, eos), Generate(network, eos, lookup=LOOKUP_TOKENS)
         self.continuous = Continuous(network, eos)
         self.ours, self.ours_lookup = Drawloom(engine, "ar"), Drawloom(engine, "lookup")
@@ -90,8 +103,9 @@ class _Bench:
         self.size: Network = size_of(network)
 
     def systems(self, workload: Workload) -> list[System]:
-        """transformers generate first: it is the reference. Prompt lookup joins where answers copy."""
+        """transformers generate first: it is the reference. Prompt lookup joins where answers copy; transformers drafts for one prompt."""
         found: list[System] = [self.generate, self.ours, *self.plain, self.continuous, *self.remotes]
+        found += [*self.ours_assisted, *(self.assisted if workload.batch == 1 else [])]
         if not workload.ends:
             return found
         return [*found, self.ours_lookup, *([self.lookup] if workload.batch == 1 else [])]

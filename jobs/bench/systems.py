@@ -1,7 +1,7 @@
 """What is compared: our engine, and transformers in its three ways. All greedy, all from token ids to token ids."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -41,9 +41,9 @@ class System(Protocol):
 class Drawloom:
     """Our engine with one recipe. Prefix sharing is off in it, so that a second pass finds nothing to reuse."""
 
-    def __init__(self, engine: EngineLike, decoder: str, note: str = "") -> None:
+    def __init__(self, engine: EngineLike, decoder: str, note: str = "", params: Mapping[str, float | int | str] | None = None) -> None:
         self.name = f"drawloom {decoder}" + (f", {note}" if note else "")
-        self._engine, self._decoder = engine, decoder
+        self._engine, self._decoder, self._params = engine, decoder, params or {}
         self._passes = 0
 
     def run(self, workload: Workload) -> Run:
@@ -57,7 +57,7 @@ class Drawloom:
         names = [f"{self._decoder}-{self._passes}-{index}" for index in range(len(chunk))]
         for name, prompt in zip(names, chunk, strict=True):
             sampling = Sampling(max_tokens=prompt.num_new, temperature=0.0, ignore_eos=not ends)
-            self._engine.add(Request(name, prompt.token_ids, sampling, decoder=self._decoder))
+            self._engine.add(Request(name, prompt.token_ids, sampling, decoder=self._decoder, decoder_params=self._params))
         done: dict[str, tuple[int, ...]] = {}
         while self._engine.num_unfinished:
             for completion in self._engine.step():
@@ -70,10 +70,14 @@ class Drawloom:
 class Generate:
     """transformers `generate`: prompts padded on the left, every row runs until the longest of its batch is done."""
 
-    def __init__(self, network: PreTrainedModel, eos_token_ids: tuple[int, ...], lookup: int = 0) -> None:
-        """`lookup` > 0 drafts that many tokens by transformers' own prompt lookup, which it offers for one prompt at a time."""
-        self.name = "transformers lookup" if lookup else "transformers"
+    def __init__(
+        self, network: PreTrainedModel, eos_token_ids: tuple[int, ...], lookup: int = 0, assistant: PreTrainedModel | None = None
+    ) -> None:
+        """`lookup` > 0 drafts that many tokens by transformers' own prompt lookup, `assistant` as many as transformers thinks right; it
+        offers both for one prompt at a time."""
+        self.name = "transformers lookup" if lookup else "transformers assisted" if assistant is not None else "transformers"
         self._network, self._eos, self._lookup = network, eos_token_ids, lookup
+        self._more: dict[str, Any] = {} if assistant is None else {"assistant_model": assistant}
 
     def run(self, workload: Workload) -> Run:
         started, answers = time.perf_counter(), []
@@ -91,7 +95,7 @@ class Generate:
             mask[row, width - len(prompt.token_ids) :] = 1
         lookup = {"prompt_lookup_num_tokens": self._lookup} if self._lookup else {}
         config = _greedy(max(prompt.num_new for prompt in chunk), self._eos if ends else (), **lookup)
-        found: Any = self._network.generate(inputs=tokens, attention_mask=mask, generation_config=config)  # pyright: ignore[reportCallIssue]
+        found: Any = self._network.generate(inputs=tokens, attention_mask=mask, generation_config=config, **self._more)  # pyright: ignore[reportCallIssue]
         rows = found[:, width:].tolist()
         return [_until(row[: prompt.num_new], self._eos if ends else ()) for row, prompt in zip(rows, chunk, strict=True)]
 

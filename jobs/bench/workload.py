@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from drawloom.errors import SettingError
 from drawloom.models.text import Text
 
+COPIES = ("copy", "replace", "insert", "remove")
 SPREAD = 10  # the longest answer of the ragged workload over its shortest
 
 
@@ -52,13 +53,18 @@ class Source:
 
 
 def read_sources(path: Path, text: Text) -> list[Source]:
-    """All rows of a Parquet file with the columns `kind` and `messages`, rendered by the model's own chat template, shortest first.
+    """All rows of a Parquet file with the columns `kind` and `messages`, rendered by the model's own chat template, shortest first; or of
+    one that `drawloom train tasks` wrote, whose lists are edited and so mostly copied.
 
     Raises SettingError when the file or a column is missing.
     """
     if not path.is_file():
         raise SettingError(f"prompts {str(path)!r}: there is no such file; the repository has examples/prompts.parquet")
     table = pq.read_table(path)
+    if {"task", "prompt"} <= set(table.column_names):
+        tasks = table.select(["task", "prompt"]).to_pylist()
+        some = [Source("extraction" if row["task"] in COPIES else row["task"], tuple(text.encode(row["prompt"]))) for row in tasks]
+        return sorted(some, key=lambda source: (len(source.token_ids), source.token_ids))
     if missing := {"kind", "messages"} - set(table.column_names):
         raise SettingError(f"prompts {str(path)!r}: no column {sorted(missing)[0]!r}; a benchmark needs kind and messages")
     rows: list[dict[str, Any]] = table.to_pylist()

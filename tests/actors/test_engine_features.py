@@ -88,12 +88,27 @@ def test_what_it_drafts_is_what_its_reference_drafts(
         assert naive.draft(text, WIDTH) == draft
 
 
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of a drafter lies in its text's own pages."""
+    original = DraftModels._ragged
+
+    def watch(self: DraftModels, texts: Any, known: Any, step: Any) -> Any:
+        for one, before, rows in zip(texts, known, step.valid.sum(1).tolist(), strict=True):
+            assert before + rows <= len(one.pages) * self.page_tokens
+        return original(self, texts, known, step)
+
+    monkeypatch.setattr(DraftModels, "_ragged", watch)
+
+
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("nodes", [11, 1])
 @pytest.mark.parametrize("settings", [{}, {"num_pages": 40}], ids=NAMES[:2])
-def test_trees_keep_the_text(kind: str, settings: dict[str, Any], target: str, drafter: Any) -> None:
+def test_trees_keep_the_text(kind: str, nodes: int, settings: dict[str, Any], target: str, drafter: Any, inside: None) -> None:
+    """Small trees of deep drafts, too: then the drafter has more rows than the target."""
     folder = drafter(kind)
     machine = checkpoints.engine_of(target, folder, kind, **settings)
-    asked = some(8, kind, folder, nodes=11, ranks=3)
+    asked = some(8, kind, folder, nodes=nodes, ranks=3)
     done = run(machine, [*asked, *plain(asked)])
     for one in asked:
         for index in range(one.sampling.n):

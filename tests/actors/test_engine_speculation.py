@@ -37,8 +37,19 @@ def engine_of(name: str, params: dict[str, Any], **settings: Any) -> Engine:
     return machine
 
 
-@pytest.mark.parametrize(("name", "params"), CASES, ids=lambda one: one if isinstance(one, str) else "-".join(one) or "usual")
-@pytest.mark.parametrize("settings", [{}, {"num_pages": 36, "prefill_rows": 16}], ids=["many pages", "preempting"])
+ROOMY: dict[str, Any] = {}
+NARROW = {"num_pages": 36, "prefill_rows": 16}
+ALWAYS = ("dflash", "eagle", "draft-model", "suffix")  # the others are preempted among the slow tests
+RUNS = [
+    pytest.param(
+        name, params, settings, id=" ".join([name, *params, *settings]), marks=[] if name in ALWAYS or not settings else pytest.mark.slow
+    )
+    for name, params in CASES
+    for settings in (ROOMY, NARROW)
+]
+
+
+@pytest.mark.parametrize(("name", "params", "settings"), RUNS)
 def test_the_text_is_that_of_autoregression(name: str, params: dict[str, Any], settings: dict[str, Any]) -> None:
     machine = engine_of(name, params, **settings)
     tasks = rows("held-out", 3, len(SAMPLINGS))

@@ -77,6 +77,21 @@ def test_every_system_gives_the_same_answers_and_a_speed(checkpoint: Path, promp
     assert "memory, packed weights " in console.export_text()
 
 
+def test_a_smaller_model_drafts_in_both(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone and in a batch of ours, alone in transformers'; prompts are tasks."""
+    task = {"task": "copy", "prompt": "the the the", "answer": "", "check": ""}
+    rows = [{**task, "prompt": " ".join((WORDS * 3)[i : 3 * i + 2])} for i in range(16)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tasks.parquet")
+    plan = Plan(tmp_path / "tasks.parquet", str(checkpoint), (), ("single", "padded-8"), 1, 4, 1, assistant=str(checkpoint))
+    assert run_peers(plan, Console(quiet=True, stderr=True))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["system"] for line in lines if line["workload"] == "single"][-2:] == ["drawloom draft-model", "transformers assisted"]
+    assert [line["system"] for line in lines if line["workload"] == "padded-8"][-1] == "drawloom draft-model"
+    ours = next(line for line in lines if line["system"] == "drawloom draft-model")
+    assert ours["acceptance"] == 1.0  # it drafts for itself
+    assert ours["tokens_per_forward"] > 1.5
+
+
 def test_unknown_names_are_refused_before_anything_is_loaded(checkpoint: Path, prompts: Path) -> None:
     with pytest.raises(SettingError, match="did you mean 'ctranslate2'"):
         run_peers(Plan(prompts, str(checkpoint), ("ctranslate",), (), 1, 4, 1), Console())
