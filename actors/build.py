@@ -11,7 +11,7 @@ from drawloom.models.settings import ModelSettings
 from drawloom.models.text import Text
 
 if TYPE_CHECKING:
-    from drawloom.decoders.step import Drafting
+    from drawloom.decoders.drafting import Drafting
     from drawloom.models.drafters.contract import FeatureDrafter
     from drawloom.models.ragged import Model
 
@@ -50,7 +50,7 @@ def build_engine(
     if decoder is not None and asked is not None and asked.kind != "network" and engine.draft_floor:
         from drawloom.actors.probe import probe
 
-        probe(built, decoder, decoder_params or {}, engine.draft_floor)
+        probe(built, decoder, asked.model, getattr(drafts[asked.model], "trial", None), engine.draft_floor)
     return built
 
 

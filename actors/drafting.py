@@ -15,9 +15,10 @@ from drawloom.actors.dice import Dice, draw_of
 from drawloom.actors.group import Group
 from drawloom.actors.pack import Part, pack
 from drawloom.actors.sequence import Sequence as Text
+from drawloom.decoders.drafting import Drafted, Drafting, Grown
 from drawloom.decoders.draws import draw
 from drawloom.decoders.prefixes import first_level, next_level, rows_of
-from drawloom.decoders.step import Drafted, Drafting, Grown, Lines, Step, take
+from drawloom.decoders.step import Lines, Step, take
 from drawloom.kernels.noise import gumbel
 from drawloom.kernels.pick import Draw, Picked, law, pick
 from drawloom.models.drafters.contract import FeatureDrafter, ParallelDrafter, SerialDrafter

@@ -9,7 +9,8 @@ import torch
 
 from drawloom.actors.dice import Dice, Needs, dice_of, needs_of
 from drawloom.actors.sequence import Sequence
-from drawloom.decoders.step import Commit, Decoder, Drafted, Lines, Memory, Picks, Step, extend, join, lines_of, take
+from drawloom.decoders.drafting import Drafted
+from drawloom.decoders.step import Commit, Decoder, Lines, Memory, Picks, Step, extend, join, lines_of, take
 
 
 class Group:

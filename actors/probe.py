@@ -1,10 +1,11 @@
-"""A short trial of a drafter beside its target: one that was made for other layers or another model drafts, but nothing of it is right."""
+"""A short trial of a drafter beside its target: one that was made for other layers or another model drafts, but little of it is right."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from drawloom.actors.engine import Engine
 from drawloom.actors.request import Request, Sampling
 from drawloom.errors import SettingError
+from drawloom.models.drafters.contract import Trial
 
 PROMPTS = (
     "Question: Tom has 3 apples and buys 4 more. How many apples does he have now?\nAnswer:",
@@ -12,27 +13,30 @@ PROMPTS = (
     'def add(a, b):\n    """The sum of a and b."""\n    return',
     'A record with a name and an age: {"name": "Ada", "age": ',
 )
-TOKENS = 24  # of each answer
+TOKENS = 48  # of each answer, at most
+SHARE = 0.9  # of what a drafter's own files promise: its drafts are the same ones, but for rounding
 
 
-def accepted_first(engine: Engine, decoder: str, params: Mapping[str, float | int | str]) -> float:
-    """In which share of its drafts the first token was what the target said, at temperature 0. Leaves no trace in the engine."""
-    for number, prompt in enumerate(PROMPTS):
-        sampling = Sampling(max_tokens=TOKENS, temperature=0.0, ignore_eos=True)
+def accepted(engine: Engine, decoder: str, draft: str, prompts: Sequence[str]) -> float:
+    """Tokens that the target accepted of a draft (a chain), on average, at temperature 0. Leaves no trace in the engine."""
+    for number, prompt in enumerate(prompts):
+        sampling = Sampling(max_tokens=TOKENS, temperature=0.0)
+        params: dict[str, float | int | str] = {"draft": draft, "nodes": 0}
         engine.add(Request(f"probe {number}", engine.text.encode(prompt), sampling, decoder=decoder, decoder_params=params))
     done = []
     while engine.num_unfinished:
         done += engine.step()
     engine.forget()
     drafts = sum(one.stats.forwards - 1 for one in done)  # a text's first forward has none
-    return sum(sum(one.stats.accepted_by_position[:1]) for one in done) / max(1, drafts)
+    return sum(one.stats.accepted for one in done) / max(1, drafts)
 
 
-def probe(engine: Engine, decoder: str, params: Mapping[str, float | int | str], floor: float) -> None:
-    """Raises SettingError when less than `floor` of the drafts begin right."""
-    share = accepted_first(engine, decoder, params)
-    if share < floor:
+def probe(engine: Engine, decoder: str, draft: str, trial: Trial | None, floor: float) -> None:
+    """Raises SettingError when less is accepted than the drafter's own files promise, or than `floor` where they do not say."""
+    least = floor if trial is None else SHARE * trial.accepted
+    found = accepted(engine, decoder, draft, PROMPTS if trial is None else trial.prompts)
+    if found < least:
         raise SettingError(
-            f"the drafter of {decoder!r} begins right in {share:.0%} of its drafts for {engine.model.info.name} (at least {floor:.0%} is "
-            "expected): it was probably made for other layers or another model; take another, or set draft_floor=0 to run it nevertheless"
+            f"{engine.model.info.name} accepts {found:.2f} tokens of a draft of {draft!r} (at least {least:.2f} are expected): it was "
+            "probably made for other layers or another model; take another, or set draft_floor=0 to run it nevertheless"
         )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter
-from drawloom.decoders.step import Commit, Drafted, Lines, Memory, Picks, Plain, Step, up_to_end
+from drawloom.decoders.drafting import Drafted
+from drawloom.decoders.step import Commit, Lines, Memory, Picks, Plain, Step, up_to_end
 from drawloom.kernels.verify import walk_chain
 
 

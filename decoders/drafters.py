@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from drawloom.decoders.step import Drafted, Drafting, Lines, Memory
+from drawloom.decoders.drafting import Drafted, Drafting
+from drawloom.decoders.step import Lines, Memory
 from drawloom.decoders.verifiers import SAMPLED
 from drawloom.errors import SettingError
 

@@ -1,11 +1,14 @@
 """Decoders of the zoo from their numbers, which are checked here: what several rows of decoders/recipes.py share."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from drawloom.decoders import scores
 from drawloom.decoders.denoise import Denoise, Revise, Select, Window
 from drawloom.decoders.draft_verify import DraftVerify
 from drawloom.decoders.drafters import Drafter, by_network, lookup
+from drawloom.decoders.drafting import Drafting
 from drawloom.decoders.frontier import Frontier, Rules
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.guided import Guided
@@ -14,7 +17,7 @@ from drawloom.decoders.prefixes import best_first, reranked
 from drawloom.decoders.recycling import RANKS, recycling
 from drawloom.decoders.scores import SCORES
 from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
-from drawloom.decoders.step import Decoder, Drafting
+from drawloom.decoders.step import Decoder
 from drawloom.decoders.sub_blocks import SubBlocks
 from drawloom.decoders.suffix import suffix
 from drawloom.decoders.tree_drafters import jacobi_blocks, lookahead
@@ -77,19 +80,36 @@ def by_draft_model(draft: str, width: int, confidence: float, verifier: str, pac
     return drafted(by_network(asked), width, verifier, pace)
 
 
-def by_features(kind: str, draft: str, width: int, nodes: int, ranks: int, confidence: float, verifier: str, pace: float) -> Decoder:
-    """A drafter on target features; nodes 0: a chain, else the likeliest prefixes of the draft."""
-    if not nodes:
+def on_features(kind: str, draft: str, width: int, nodes: int, ranks: int) -> Callable[..., Decoder]:
+    """The maker of a recipe whose drafter reads the target's hidden states, with these defaults; nodes 0: a chain, else a tree."""
+
+    def make(
+        draft: str = draft,
+        width: int = width,
+        nodes: int = nodes,
+        ranks: int = ranks,
+        confidence: float = 0.0,
+        pace: float = 0.0,
+        verifier: str = "coupled",
+    ) -> Decoder:
+        if nodes:
+            return _likeliest(Drafting(draft, width, confidence, True, False, kind, ranks), nodes, pace, verifier)
         return by_draft_model(draft, width, confidence, verifier, pace, kind)
+
+    return make
+
+
+def _likeliest(asked: Drafting, nodes: int, pace: float, verifier: str) -> Decoder:
+    """A tree of the likeliest prefixes."""
+    at_least(1, width=asked.width, nodes=nodes, ranks=asked.ranks)
     if pace:
         raise SettingError("pace is for chains; a tree has the nodes that it is given: set nodes=0, or leave pace out")
-    at_least(1, width=width, nodes=nodes, ranks=ranks)
-    if not 0 <= confidence <= 1:
-        raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
-    if confidence and kind == "eagle":
+    if not 0 <= asked.confidence <= 1:
+        raise SettingError(f"confidence is {asked.confidence}; a probability from 0 to 1 is needed")
+    if asked.confidence and asked.kind == "eagle":
         raise SettingError("confidence ends chains and the trees of dflash and medusa; a tree of eagle has its nodes: leave it out")
-    asked = Drafting(draft, width, confidence, verifier_named(verifier).coupled, laws=False, kind=kind, ranks=ranks)
-    return tree(reranked(asked, nodes) if kind == "eagle" else best_first(asked, nodes), 0, verifier)
+    asked = replace(asked, coupled=verifier_named(verifier).coupled)
+    return tree(reranked(asked, nodes) if asked.kind == "eagle" else best_first(asked, nodes), 0, verifier)
 
 
 def remembering(width: int, own: lookup, share: float, memory: int) -> DraftVerify:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter
-from drawloom.decoders.step import Drafted, Lines, Memory
+from drawloom.decoders.drafting import Drafted
+from drawloom.decoders.step import Lines, Memory
 
 SPARE = 1  # tokens beyond what is usually accepted, so that an average can rise
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Unaided
-from drawloom.decoders.step import Drafted, Drafting, Grown, Lines, Step
+from drawloom.decoders.drafting import Drafted, Drafting, Grown
+from drawloom.decoders.step import Lines, Step
 from drawloom.decoders.trees import Outcome, Tree, bits_of
 from drawloom.kernels.verify import reach
 

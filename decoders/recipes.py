@@ -53,25 +53,19 @@ RECIPES: dict[str, Recipe] = {
         "Speculative decoding, arXiv 2211.17192 and 2302.01318",
     ),
     "dflash": Recipe(
-        lambda draft="tiny-dflash", width=7, nodes=0, ranks=8, confidence=0.0, pace=0.0, verifier="coupled": makers.by_features(
-            "block", draft, width, nodes, ranks, confidence, verifier, pace
-        ),
+        makers.on_features("block", "tiny-dflash", 7, 0, 8),
         "a network drafts a block at once from the target's hidden states: a chain, or the `nodes` likeliest prefixes of up to `ranks` "
         "tokens a place (DDTree)",
         "DFlash, arXiv 2602.06036; DDTree, arXiv 2604.12989",
     ),
     "eagle": Recipe(
-        lambda draft="tiny-eagle3", width=5, nodes=0, ranks=4, confidence=0.0, pace=0.0, verifier="coupled": makers.by_features(
-            "eagle", draft, width, nodes, ranks, confidence, verifier, pace
-        ),
+        makers.on_features("eagle", "tiny-eagle3", 5, 0, 4),
         "one layer drafts token by token from the target's hidden states: a chain, or the `nodes` likeliest of a tree whose every level "
         "grows by `ranks` tokens behind each of the `ranks` likeliest prefixes",
         "EAGLE-3, arXiv 2503.01840; its trees, EAGLE-2, arXiv 2406.16858",
     ),
     "medusa": Recipe(
-        lambda draft="tiny-medusa", width=4, nodes=16, ranks=8, confidence=0.0, pace=0.0, verifier="coupled": makers.by_features(
-            "heads", draft, width, nodes, ranks, confidence, verifier, pace
-        ),
+        makers.on_features("heads", "tiny-medusa", 4, 16, 8),
         "heads on the target's last hidden state draft one place each: a chain, or the `nodes` likeliest prefixes of up to `ranks` tokens",
         "Medusa, arXiv 2401.10774",
     ),

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from drawloom.decoders.drafters import Drafter, Proposed, Unaided
+from drawloom.decoders.drafting import Drafted, Drafting
 from drawloom.decoders.pace import Pace
-from drawloom.decoders.step import Commit, Drafted, Drafting, Law, Lines, Memory, Picks, Plain, Step, gathered, up_to_end
+from drawloom.decoders.step import Commit, Law, Lines, Memory, Picks, Plain, Step, gathered, up_to_end
 from drawloom.decoders.verifiers import COUPLED, Verifier, check_law
 from drawloom.kernels.noise import REST, TEST, gumbel, uniform_at
 from drawloom.kernels.verify import reach, walk_tree

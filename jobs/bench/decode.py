@@ -190,7 +190,7 @@ def engine_and_text(name: str, batch: int, curve: Curve | None = None) -> tuple[
     """A model's engine for `batch` sequences at once, and its tokenizer."""
     settings = ModelSettings(name=name)
     drafting = (curve.recipe, curve.params) if curve and "draft" in curve.params else (None, None)
-    engine = build_engine(settings, EngineSettings(max_sequences=batch, share_prefix=False), *drafting)
+    engine = build_engine(settings, EngineSettings(max_sequences=batch, share_prefix=False, draft_floor=0), *drafting)
     assert isinstance(engine, Engine)
     return engine, build_text(settings)
 

@@ -15,7 +15,7 @@ from transformers.utils import logging
 from drawloom.actors.build import load_draft
 from drawloom.actors.engine import Engine
 from drawloom.actors.settings import EngineSettings
-from drawloom.decoders.step import Drafting
+from drawloom.decoders.drafting import Drafting
 from drawloom.errors import SettingError
 from drawloom.jobs.bench.compare import Judge, Measurement, judge_with, measure
 from drawloom.jobs.bench.limits import Machine, Network, commit, hardware, limits, measure_machine, size_of

@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from drawloom.actors.engine import Engine
+from drawloom.actors.probe import accepted
 from drawloom.errors import SettingError
 from drawloom.jobs.bench.decode import Curve, engine_and_text, held_out, measure
 from drawloom.jobs.bench.limits import cpu_name
 from drawloom.jobs.folders import made
+from drawloom.jobs.train.tasks import rows as tasks
 from drawloom.jobs.train.zoo import DATA, DRAFTERS, NATIVE, OWN_ROWS
+from drawloom.models.drafters.contract import TRIAL
 
 FILES = (
     "config.json",
@@ -79,8 +83,17 @@ def publish(zoo: Path, target: Path, rows: int, seed: int) -> list[str]:
         curve = Curve("", recipe, params) if name in ON_FEATURES else None
         machine = engine_and_text(str(target / "tiny-ar" if curve else folder), 16, curve)
         usual, long = (measure(*machine, held_out(rows, seed, stretch), recipe, params) for stretch in (1, STRETCH))
+        if curve:
+            promise(machine[0], recipe, folder, seed)
         (folder / "README.md").write_text(card(name, zoo / name, usual, long, rows, seed))
     return found
+
+
+def promise(engine: Engine, recipe: str, folder: Path, seed: int) -> None:
+    """Write down what a drafter's drafts are worth on a few held-out tasks, for the trial when it is loaded."""
+    prompts = [task.prompt for kind in ("arithmetic", "json") for task in tasks("held-out", seed, 3, (kind,))]
+    found = {"prompts": prompts, "accepted": round(accepted(engine, recipe, str(folder), prompts), 4)}
+    (folder / TRIAL).write_text(json.dumps(found, indent=2) + "\n")
 
 
 def card(name: str, trained: Path, usual: Mapping[str, Any], long: Mapping[str, Any], rows: int, seed: int) -> str:

@@ -4,6 +4,8 @@
 """
 
 import math
+import os
+from pathlib import Path
 from typing import Any
 
 import torch.nn.functional as F
@@ -31,7 +33,8 @@ def train(settings: MedusaSettings) -> None:
     corpus = own_answers(settings, target.tokenizer)
     source = batches(corpus, settings.rows, settings.row_tokens, settings.seed, target.tokenizer.eos_token_id)
     fit(settings, network, source, loss_with(settings, target))
-    told = {"medusa_num_heads": settings.heads, "medusa_num_layers": 1, "base_model_name_or_path": settings.base, "version": "2"}
+    base = os.path.relpath(settings.base, settings.output) if Path(settings.base).is_dir() else settings.base
+    told = {"medusa_num_heads": settings.heads, "medusa_num_layers": 1, "base_model_name_or_path": base, "version": "2"}
     publish(settings, told, {key.removeprefix("heads."): value for key, value in network.state_dict().items()})
 
 

@@ -1,6 +1,7 @@
 """What an engine must know of a network that drafts from a target's features. N tokens, M texts, C target width, T tapped layers."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -20,6 +21,17 @@ class Target(Protocol):
     def head(self, hidden: Tensor) -> Tensor: ...
 
 
+TRIAL = "probe.json"  # beside a drafter's weights
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a drafter was worth when it was made."""
+
+    prompts: tuple[str, ...]
+    accepted: float  # tokens of a draft, on average, at temperature 0
+
+
 class FeatureDrafter(ABC):
     """Its K/V lies in a store of its own, in the places of the target's pages; what it needs of the target lies there, too."""
 
@@ -28,6 +40,7 @@ class FeatureDrafter(ABC):
     taps: tuple[int, ...]  # layers of the target, as TransformersModel.tap counts them
     most: int  # tokens of a draft
     max_context: int  # positions
+    trial: Trial | None = None  # where its files tell
 
     @abstractmethod
     def allocate(self, num_pages: int, page_tokens: int) -> None: ...

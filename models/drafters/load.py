@@ -4,6 +4,7 @@ Formats: DFlash (z-lab, SpecForge, AngelSpec's flat fields), EAGLE-3 (SafeAILab,
 `speculators` container around the first two. Every weight must be known and present; files of code are never read.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,7 +19,7 @@ from transformers import LlamaConfig, Qwen3Config
 from drawloom.errors import SettingError
 from drawloom.models.checkpoint import Checkpoint
 from drawloom.models.drafters.block import BlockDrafter, BlockNetwork
-from drawloom.models.drafters.contract import FeatureDrafter
+from drawloom.models.drafters.contract import TRIAL, FeatureDrafter, Trial
 from drawloom.models.drafters.eagle import EagleDrafter, EagleNetwork, EagleOptions
 from drawloom.models.drafters.heads import HeadsDrafter, HeadsNetwork
 from drawloom.models.drafters.kinds import kind_of
@@ -41,6 +42,9 @@ def load_drafter(checkpoint: Checkpoint, target: TransformersModel) -> FeatureDr
     except KeyError as error:
         raise SettingError(f"drafter {checkpoint.name!r}: its config.json lacks {error}") from None
     target.tap(drafter.taps)
+    if (told := checkpoint.folder / TRIAL).is_file():
+        found = json.loads(told.read_text())
+        drafter.trial = Trial(tuple(found["prompts"]), float(found["accepted"]))
     return drafter
 
 

@@ -6,8 +6,9 @@ import math
 import pytest
 import torch
 
+from drawloom.decoders.drafting import Grown
 from drawloom.decoders.prefixes import all_prefixes, best_of, first_level, next_level, rows_of
-from drawloom.decoders.step import Grown, lines_of
+from drawloom.decoders.step import lines_of
 from drawloom.decoders.trees import Tree
 
 LINES = lines_of([[5, 6], [7]], [20, 20], [[0], [0]], 4)

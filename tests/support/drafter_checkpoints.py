@@ -14,7 +14,7 @@ from transformers import LlamaConfig, Qwen3Config
 from drawloom.actors.build import load_draft
 from drawloom.actors.engine import Engine
 from drawloom.actors.settings import EngineSettings
-from drawloom.decoders.step import Drafting
+from drawloom.decoders.drafting import Drafting
 from drawloom.models.drafters.block import BlockNetwork
 from drawloom.models.drafters.eagle import EagleNetwork, EagleOptions
 from drawloom.models.drafters.heads import HeadsNetwork

@@ -4,13 +4,17 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from drawloom.actors.engine import Engine
 from drawloom.actors.request import Completion, Request, Sampling
 from drawloom.actors.settings import EngineSettings
-from drawloom.models.hash_lm import HashLM, HashText, mix, unit
+from drawloom.models.drafters.contract import ParallelDrafter, SerialDrafter
+from drawloom.models.hash_lm import HashLM, HashText, mix, unit, visible
+from drawloom.models.ragged import Ragged
 
 VOCAB = 64
 
@@ -22,10 +26,65 @@ class Similar(HashLM):
         return super().logits(total, position) + unit(mix(mix(total + 7 * position)[:, None] + self._token)).float()
 
 
+class AtOnce(ParallelDrafter):
+    """Says what HashLM would for other hashes: its favourites are often the target's. Its hashes are those of the tokens it has read."""
+
+    taps, most, max_context = (), 1024, 4096
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.name, self.where = kind, kind, {}
+
+    def allocate(self, num_pages: int, page_tokens: int) -> None:
+        self.seen = torch.zeros(num_pages * page_tokens, dtype=torch.int64)
+
+    def page_bytes(self, page_tokens: int) -> int:
+        return 8 * page_tokens
+
+    def absorb(self, features: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
+        self.seen[slots] = features[:, 0]
+        self.where |= dict(zip(features[:, 0].tolist(), positions.tolist(), strict=True))
+
+    def rows(self, width: int) -> int:
+        return width + 1 if self.kind == "block" else 0
+
+    def logits(self, target: Any, ragged: Ragged | None, last: torch.Tensor, width: int) -> torch.Tensor:
+        place = torch.arange(1, width + 1)
+        position = torch.tensor([self.where[one] for one in last[:, 0].tolist()])[:, None] + place
+        total = mix(last + place)
+        if ragged is not None:  # of all tokens that it has read, so that a wrong slot shows
+            index, seen = visible(replace(ragged, see=ragged.see * 0))
+            total = total + (self.seen[index] * seen).sum(1).view(len(last), -1)[:, 1:]
+        return target.logits(total.flatten(), position.flatten()).unflatten(0, (len(last), width))
+
+
+class OneByOne(SerialDrafter):
+    """The same, told what it said before."""
+
+    kind, name, taps, most, max_context = "eagle", "eagle", (), 1024, 4096
+
+    def allocate(self, num_pages: int, page_tokens: int) -> None:
+        self.seen = torch.zeros(num_pages * page_tokens, dtype=torch.int64)
+
+    def page_bytes(self, page_tokens: int) -> int:
+        return 8 * page_tokens
+
+    def forward(self, target: Any, ragged: Ragged, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.seen[ragged.slots] = mix(features[:, 0] + ragged.tokens)
+        index, seen = visible(ragged)
+        total = (self.seen[index] * seen).sum(1)
+        rows = ragged.logit_rows
+        return total[:, None], target.logits(total[rows], ragged.positions[rows] + 1)
+
+
 def engine(model: HashLM | None = None, past: Sequence[Sequence[int]] = (), draft: HashLM | None = None, **settings) -> Engine:
-    """With a network that drafts, under the name that the recipe asks for by default."""
+    """With networks that draft, under the names that recipes ask for by default."""
     model = model or HashLM(3)
-    drafts = {"tiny-draft": draft or Similar(model.seed, model.info.vocab_size, period=model.period, sway=model.sway)}
+    drafts: dict[str, Any] = {
+        "tiny-draft": draft or Similar(model.seed, model.info.vocab_size, period=model.period, sway=model.sway),
+        "tiny-dflash": AtOnce("block"),
+        "tiny-eagle3": OneByOne(),
+        "tiny-medusa": AtOnce("heads"),
+    }
     asked = EngineSettings(**{"num_pages": 300, "page_tokens": 4, **settings})
     return Engine(model, HashText(model.info.vocab_size), asked, past=past, drafts=drafts)
 
