@@ -25,7 +25,7 @@ class EngineSettings(Settings):
         default=0.05,
         ge=0,
         le=1,
-        description="tokens of a draft that must be accepted in the trial of a drafter on hidden states whose files do not say how many; 0: no trial",
+        description="tokens of a draft to be accepted when a drafter on hidden states is tried, if its files do not say; 0: no trial",
     )
     drafts_from: str | None = Field(
         default=None, description="output folder of an earlier job, whose texts drafters that remember (suffix) begin with"

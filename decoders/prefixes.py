@@ -32,7 +32,7 @@ class best_first(Unaided):
     law, paths = "one_hot", False
 
     def __init__(self, asked: Drafting, nodes: int) -> None:
-        self.drafting = asked
+        self.drafting: Drafting | None = asked
         self.width, self.ranks, self.rows, self.depth = asked.width, asked.ranks, nodes + 1, min(nodes, asked.width)
 
     def begin(self, lines: Lines) -> Ranked:
@@ -60,7 +60,7 @@ class reranked(Unaided):
     law, paths = "one_hot", False
 
     def __init__(self, asked: Drafting, nodes: int) -> None:
-        self.drafting = asked
+        self.drafting: Drafting | None = asked
         self.rows, self.depth = nodes + 1, min(nodes, asked.width)
 
     def begin(self, lines: Lines) -> Grown:
@@ -92,7 +92,8 @@ def all_prefixes(tokens: Tensor, score: Tensor, nodes: int) -> Grown:
         sums = every.gather(1, order)
         grown.append((tokens[:, level].gather(1, order % ranks), index.gather(1, order // ranks), torch.full_like(order, level + 1), sums))
         index = 1 + sum(one[0].shape[1] for one in grown[:-1]) + torch.arange(order.shape[1], device=order.device).expand_as(order)
-    return Grown(*(torch.cat(columns, 1) for columns in zip(*grown, strict=True)), index[:, :0], index[:, :0])
+    chosen, parent, depth, total = (torch.cat(columns, 1) for columns in zip(*grown, strict=True))
+    return Grown(chosen, parent, depth, total, index[:, :0], index[:, :0])
 
 
 def first_level(tokens: Tensor, score: Tensor) -> Grown:

@@ -81,9 +81,9 @@ def attention(batch: Packed, number: int, keys: list[Tensor], values: list[Tenso
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         keys.append(key)
         values.append(value)
-        parts = (torch.cat(one, 1).transpose(1, 2) for one in (keys, values))
+        key, value = (torch.cat(one, 1).transpose(1, 2) for one in (keys, values))
         mask = sees(batch, number).to(query.device)
-        return F.scaled_dot_product_attention(query.transpose(1, 2), *parts, mask, enable_gqa=True).transpose(1, 2)
+        return F.scaled_dot_product_attention(query.transpose(1, 2), key, value, mask, enable_gqa=True).transpose(1, 2)
 
     return attend
 

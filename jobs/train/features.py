@@ -26,6 +26,7 @@ class Target:
     """A frozen network whose layers are read."""
 
     def __init__(self, settings: DrafterSettings) -> None:
+        network: Any
         network, self.tokenizer = start(settings)
         self.network: Any = network.to(settings.device).float().eval().requires_grad_(False)
         self.config: Any = network.config

@@ -36,7 +36,7 @@ class BlockNetwork(nn.Module):
         super().__init__()
         self.config = config
         self.fusion = Fusion(num_taps * target_width, config.hidden_size, config.rms_norm_eps)
-        self.body = Qwen3ForCausalLM(config).model
+        self.body: Any = Qwen3ForCausalLM(config).model
         self.body.embed_tokens = nn.Identity()  # the target's; what enters is embedded already
 
     def forward(self, features: Tensor, embedded: Tensor, positions: Tensor, mask: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class EagleOptions:
 
 
 class EagleAttention(nn.Module):
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
         hidden, size = config.hidden_size, _head_dim(config)
         self.head_dim, self.scaling = size, size**-0.5

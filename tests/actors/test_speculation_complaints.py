@@ -168,7 +168,7 @@ def test_27_nothing_falls_back_silently() -> None:
     for wrong, says in (
         (request("x", [1], "no-such", 1), "no-such"),
         (request("x", [1], "draft-model", 1, {"draft": "tiny-draftt"}), "is not loaded here"),
-        (request("x", [1], "dflash", 1), "is not loaded here"),
+        (request("x", [1], "dflash", 1, {"draft": "another"}), "is not loaded here"),
     ):
         with pytest.raises(RowError, match=says):
             engine().add(wrong)

@@ -133,7 +133,7 @@ class Naive:
         cosines, sines = self.network.rotary_emb(embedded, torch.arange(embedded.shape[1])[None])
 
         def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            turned = [one.transpose(1, 2) for one in (query, key, value)]
-            return torch.nn.functional.scaled_dot_product_attention(*turned, is_causal=True, enable_gqa=True).transpose(1, 2)
+            query, key, value = (one.transpose(1, 2) for one in (query, key, value))
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True).transpose(1, 2)
 
         return self.network.midlayer(embedded, hidden, (cosines, sines), attend)
