@@ -18,7 +18,7 @@ SHARE = 0.9  # of what a drafter's own files promise: its drafts are the same on
 
 
 def accepted(engine: Engine, decoder: str, draft: str, prompts: Sequence[str]) -> float:
-    """Tokens that the target accepted of a draft (a chain), on average, at temperature 0. Leaves no trace in the engine."""
+    """Share of drafted tokens (of chains) that the target accepted, at temperature 0. Leaves no trace in the engine."""
     for number, prompt in enumerate(prompts):
         sampling = Sampling(max_tokens=TOKENS, temperature=0.0)
         params: dict[str, float | int | str] = {"draft": draft, "nodes": 0}
@@ -27,8 +27,7 @@ def accepted(engine: Engine, decoder: str, draft: str, prompts: Sequence[str]) -
     while engine.num_unfinished:
         done += engine.step()
     engine.forget()
-    drafts = sum(one.stats.forwards - 1 for one in done)  # a text's first forward has none
-    return sum(one.stats.accepted for one in done) / max(1, drafts)
+    return sum(one.stats.accepted for one in done) / max(1, sum(one.stats.drafted for one in done))
 
 
 def probe(engine: Engine, decoder: str, draft: str, trial: Trial | None, floor: float) -> None:
@@ -37,6 +36,6 @@ def probe(engine: Engine, decoder: str, draft: str, trial: Trial | None, floor: 
     found = accepted(engine, decoder, draft, PROMPTS if trial is None else trial.prompts)
     if found < least:
         raise SettingError(
-            f"{engine.model.info.name} accepts {found:.2f} tokens of a draft of {draft!r} (at least {least:.2f} are expected): it was "
+            f"{engine.model.info.name} accepts {found:.0%} of what {draft!r} drafts (at least {least:.0%} is expected): it was "
             "probably made for other layers or another model; take another, or set draft_floor=0 to run it nevertheless"
         )

@@ -22,10 +22,10 @@ class EngineSettings(Settings):
         description="padded: every sequence takes its recipe's full row count (fixed shapes for CUDA graphs); auto: exact on CPU",
     )
     draft_floor: float = Field(
-        default=0.05,
+        default=0.01,
         ge=0,
         le=1,
-        description="tokens of a draft to be accepted when a drafter on hidden states is tried, if its files do not say; 0: no trial",
+        description="share of drafted tokens to be accepted when a drafter on hidden states is tried, if its files do not say; 0: no trial",
     )
     drafts_from: str | None = Field(
         default=None, description="output folder of an earlier job, whose texts drafters that remember (suffix) begin with"

@@ -29,7 +29,7 @@ class Trial:
     """What a drafter was worth when it was made."""
 
     prompts: tuple[str, ...]
-    accepted: float  # tokens of a draft, on average, at temperature 0
+    accepted: float  # share of drafted tokens (of chains), at temperature 0
 
 
 class FeatureDrafter(ABC):

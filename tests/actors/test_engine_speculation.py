@@ -21,9 +21,9 @@ LOSSLESS = [name for name, row in RECIPES.items() if not row.diffusion and row.l
 TREES: dict[str, dict[str, Any]] = {"dflash": {"nodes": 10}, "eagle": {"nodes": 10}, "medusa": {"nodes": 0}}
 CASES = [(name, {}) for name in LOSSLESS] + list(TREES.items())
 SAMPLINGS: list[dict[str, Any]] = [
-    {"temperature": 0.0},
-    {"temperature": 0.8, "top_p": 0.9},
-    {"temperature": 1.5, "n": 3},
+    {"temperature": 0.0, "ignore_eos": True},
+    {"temperature": 0.8, "top_p": 0.9, "ignore_eos": True},
+    {"temperature": 1.5, "n": 3, "ignore_eos": True},
     {"temperature": 0.8, "frequency_penalty": 0.8, "repetition_penalty": 1.2, "logit_bias": {40: 2.0}},
     {"temperature": 0.0, "stop": (" = ", "\n")},
     {"temperature": 1.5, "top_k": 20, "presence_penalty": 0.5},
@@ -38,7 +38,7 @@ def engine_of(name: str, params: dict[str, Any], **settings: Any) -> Engine:
 
 
 ROOMY: dict[str, Any] = {}
-NARROW = {"num_pages": 36, "prefill_rows": 16}
+NARROW = {"num_pages": 40, "page_tokens": 4, "prefill_rows": 16}
 ALWAYS = ("dflash", "eagle", "draft-model", "suffix")  # the others are preempted among the slow tests
 RUNS = [
     pytest.param(
