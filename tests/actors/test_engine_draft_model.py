@@ -109,7 +109,7 @@ def test_a_short_context_ends_the_draft_and_not_the_text() -> None:
 
 
 def test_what_cannot_draft_is_refused() -> None:
-    with pytest.raises(RowError, match="draft model 'far' is not loaded here \\('tiny-draft'\\)"):
+    with pytest.raises(RowError, match="draft model 'far' is not loaded here \\('tiny-draft'"):
         engine().add(request("x", [1], "draft-model", 1, {"draft": "far"}))
     for params, says in (({"width": 0}, "width is 0"), ({"confidence": 1.5}, "confidence is 1.5"), ({"verifier": "none"}, "unknown")):
         with pytest.raises(SettingError, match=says):
