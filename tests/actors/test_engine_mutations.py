@@ -84,7 +84,8 @@ def keys_forget_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
         name_pages(self, sequence, before, after)
 
     monkeypatch.setattr(Admission, "name_pages", wrong)
-    monkeypatch.setattr("drawloom.actors.engine.page_keys", lambda tokens, target, size, block: [b"%d" % i for i in range(target // size)])
+    keys = "drawloom.actors.engine.page_keys"
+    monkeypatch.setattr(keys, lambda tokens, target, size, block, ahead: [b"%d" % i for i in range(target // size)])
 
 
 def one_bit_less(ragged):

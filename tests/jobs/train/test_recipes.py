@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import torch
+from job_rig import command
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Generator
@@ -120,9 +121,10 @@ def test_a_drafter_learns_saves_and_drafts(home: Path, name: str, train: Callabl
     assert done[name].stats.drafted > 0
 
 
-@pytest.mark.parametrize("prompts_alone", [False, True], ids=["a finished job", "prompts alone"])
+@pytest.mark.parametrize("prompts_alone", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["a finished job", "prompts alone"])
 def test_a_finished_job_trains_the_drafter_of_the_next(home: Path, ray_address: str, prompts_alone: bool) -> None:
-    """From the job's own tokens; prompts are answered by the target first, once, in the output's own folder."""
+    """From the job's own tokens; prompts are answered by the target first, once, in the output's own folder, by the whole command (its Ray
+    is another one than that of the other tests)."""
     data, folder = home / "prompts.parquet", home / f"own-{prompts_alone}"
     pq.write_table(pq.read_table(home / "data.parquet", columns=["prompt"]).slice(0, 6), data)
     if not prompts_alone:
@@ -131,6 +133,11 @@ def test_a_finished_job_trains_the_drafter_of_the_next(home: Path, ray_address: 
         generate(JobSettings.parse({**told, "address": ray_address}), Console())
         data = home / "job"
     settings = MedusaSettings(data=str(data), output=str(folder), base=str(home / "fresh"), answer_tokens=9, **SMALL)
+    if prompts_alone:
+        given = [f"--set={name}={value}" for name, value in {**SMALL, "answer_tokens": 9}.items()]
+        train = command("train", "medusa", str(data), str(folder), "--base", str(home / "fresh"), *given)
+        assert train.communicate(timeout=300)[0].count('"step"') == 3
+        assert train.returncode == 0
     tokenizer = start(settings)[1]
     corpus = own_answers(settings, tokenizer)
     text = build_text(ModelSettings(name=str(home / "fresh")))
