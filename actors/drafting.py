@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drawloom.actors.dice import Dice, draw_of
+from drawloom.actors.dice import Dice, Needs, draw_of
 from drawloom.actors.group import Group
 from drawloom.actors.pack import Part, pack
 from drawloom.actors.sequence import Sequence as Text
@@ -44,7 +44,7 @@ class _Who:
     lines: Lines
     dice: Dice
     asked: Drafting
-    narrowed: bool
+    needs: Needs
     forbidden: int | None
 
 
@@ -69,7 +69,7 @@ class DraftModels:
             index = torch.tensor(lines, device=self.device)
             forbidden = None if isinstance(model, FeatureDrafter) else model.info.mask_token_id
             texts = [group.sequences[line] for line in lines]
-            who = _Who(texts, take(group.lines, index), take(group.dice, index), asked, group.needs.narrowed, forbidden)
+            who = _Who(texts, take(group.lines, index), take(group.dice, index), asked, group.needs, forbidden)
             own = self._by(model, who)
             own = replace(own, num=torch.minimum(own.num, torch.tensor(most, device=self.device)[index]))
             _put(drafted, index, own)
@@ -188,11 +188,11 @@ def _say(who: _Who, logits: Tensor, first: int) -> _Said:
     line = torch.arange(shape[0], device=logits.device).repeat_interleave(shape[1])
     place = first + torch.arange(shape[1], device=logits.device).repeat(shape[0])
     settings = draw_of(who.dice, who.lines, line, who.lines.length[line] + place)
-    picked = pick(logits.flatten(0, 1), settings, forbidden=who.forbidden, narrowed=who.narrowed)
+    picked = pick(logits.flatten(0, 1), settings, forbidden=who.forbidden, narrowed=who.needs.narrowed)
     own = law(picked.choice, picked.draw).unflatten(0, shape) if asked.confidence or not asked.coupled else None
     sure = torch.ones(shape, dtype=torch.bool, device=line.device) if own is None else own.amax(2) >= asked.confidence
     if asked.ranks:
-        score, top = (one.unflatten(0, shape) for one in _likeliest(picked, settings, asked))
+        score, top = (one.unflatten(0, shape) for one in _likeliest(picked, settings, asked, who.needs))
         return _Said(top[..., 0], sure, None, top, score)
     token = picked.token.unflatten(0, shape)
     if own is not None and not asked.coupled:
@@ -200,13 +200,13 @@ def _say(who: _Who, logits: Tensor, first: int) -> _Said:
     return _Said(token, sure, own if asked.laws else None)
 
 
-def _likeliest(picked: Picked, settings: Draw, asked: Drafting) -> tuple[Tensor, Tensor]:
+def _likeliest(picked: Picked, settings: Draw, asked: Drafting, needs: Needs) -> tuple[Tensor, Tensor]:
     """Logarithms of the chances of the likeliest tokens [L, ranks], and the tokens; behind the target's noise if it is shared."""
     choice = picked.choice
     if picked.draw is not None:
         warm = picked.draw.temperature > 0
         choice = choice / torch.where(warm, picked.draw.temperature, 1.0)[:, None]
-        if asked.coupled and bool(warm.any()):
+        if asked.coupled and needs.warm:
             noise = gumbel(settings.seed, settings.sample, settings.position, choice.shape[1])
             choice = torch.where(warm[:, None], choice + noise, choice)
     score, top = choice.log_softmax(1).topk(min(asked.ranks, choice.shape[1]), 1)

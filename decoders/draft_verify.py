@@ -70,4 +70,5 @@ class DraftVerify(Plain):
         of_text = torch.minimum(accepted, up_to_end(lines, picks.token, emitted))
         commit = Commit(picks.token, picks.logprob, emitted, row < emitted[:, None], state.num_draft, of_text)
         answers = torch.where(step.scored, picks.token, step.tokens)
-        return DraftState(self.drafter.learn(lines, state.drafter, answers, emitted), state.draft, state.num_draft), commit
+        learned = self.drafter.learn(lines, state.drafter, answers, emitted, state.num_draft)
+        return DraftState(learned, state.draft, state.num_draft), commit

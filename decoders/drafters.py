@@ -28,8 +28,9 @@ class Drafter(Protocol):
         """Draft tokens [S, width] and how many of them count [S]."""
         ...
 
-    def learn(self, lines: Lines, state: Any, picked: Tensor, emitted: Tensor) -> Any:
-        """New state from the target's picks [S, K] and how many of them became final [S]; lines are those before."""
+    def learn(self, lines: Lines, state: Any, picked: Tensor, emitted: Tensor, num: Tensor) -> Any:
+        """New state from the target's picks [S, K], how many of them became final [S], and how many drafted tokens were checked [S].
+        Lines are those before."""
         ...
 
     def receive(self, state: Any, drafted: Drafted) -> Any:
@@ -89,7 +90,7 @@ class none(Unaided):
     def propose(self, lines: Lines, state: Any, width: int) -> tuple[Tensor, Tensor]:
         return lines.history[:, :width] * 0, torch.zeros_like(lines.length)
 
-    def learn(self, lines: Lines, state: Any, picked: Tensor, emitted: Tensor) -> Any:
+    def learn(self, lines: Lines, state: Any, picked: Tensor, emitted: Tensor, num: Tensor) -> Any:
         return state
 
 
@@ -146,7 +147,7 @@ class jacobi(Unaided):
     def propose(self, lines: Lines, state: Guesses, width: int) -> tuple[Tensor, Tensor]:
         return state.tokens[:, :width], state.num.clamp(max=width)
 
-    def learn(self, lines: Lines, state: Guesses, picked: Tensor, emitted: Tensor) -> Guesses:
+    def learn(self, lines: Lines, state: Guesses, picked: Tensor, emitted: Tensor, num: Tensor) -> Guesses:
         index = emitted[:, None] + torch.arange(self.width, device=picked.device)
         return Guesses(picked.gather(1, index.clamp(max=picked.shape[1] - 1)), state.num)
 
@@ -166,5 +167,5 @@ class by_network(Unaided):
     def propose(self, lines: Lines, state: Proposed, width: int) -> tuple[Tensor, Tensor]:
         return state.tokens, state.num
 
-    def learn(self, lines: Lines, state: Proposed, picked: Tensor, emitted: Tensor) -> Proposed:
+    def learn(self, lines: Lines, state: Proposed, picked: Tensor, emitted: Tensor, num: Tensor) -> Proposed:
         return state

@@ -50,11 +50,12 @@ class paced:
         tokens, num = self.drafter.propose(lines, state.inner, width)
         return tokens, torch.minimum(num, state.average.clamp(max=width).ceil().long() + SPARE)
 
-    def learn(self, lines: Lines, state: Pace, picked: Tensor, emitted: Tensor) -> Pace:
+    def learn(self, lines: Lines, state: Pace, picked: Tensor, emitted: Tensor, num: Tensor) -> Pace:
         accepted = (emitted - 1).float()
         first = state.average > picked.shape[1]
         average = torch.where(first, accepted, (1 - self.weight) * state.average + self.weight * accepted)
-        return Pace(self.drafter.learn(lines, state.inner, picked, emitted), average)
+        average = torch.where(num > 0, average, state.average)  # a forward without a draft says nothing of drafts
+        return Pace(self.drafter.learn(lines, state.inner, picked, emitted, num), average)
 
 
 def share_out(survival: Tensor, rows: int) -> Tensor:

@@ -101,7 +101,7 @@ class suffix(Unaided):
         better = (count > 0) & (known.to(num.device).clamp(max=self.own.ngram) > torch.where(num > 0, matched, 0))
         return torch.where(better[:, None], drafted.to(tokens.device), tokens), torch.where(better, count, num)
 
-    def learn(self, lines: Lines, state: Trail, picked: Tensor, emitted: Tensor) -> Trail:
+    def learn(self, lines: Lines, state: Trail, picked: Tensor, emitted: Tensor, num: Tensor) -> Trail:
         """Remember what became final, up to the end of the text."""
         assert isinstance(lines.memory, SuffixMemory)
         return lines.memory.add(picked.cpu(), up_to_end(lines, picked, emitted).cpu(), state)

@@ -193,7 +193,7 @@ class chain(Unaided):
         return self.drafter.receive(state, drafted)
 
     def learn(self, lines: Lines, state: Any, outcome: Outcome) -> Any:
-        return self.drafter.learn(lines, state, outcome.picked, outcome.emitted)
+        return self.drafter.learn(lines, state, outcome.picked, outcome.emitted, outcome.valid.sum(1) - 1)
 
 
 def bits_of(seen: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from transformers import Qwen3Config
 
 from drawloom.jobs.train.data import Packed, batches
-from drawloom.jobs.train.features import Target, own_answers, publish
+from drawloom.jobs.train.features import Target, own_answers, publish, shape_of
 from drawloom.jobs.train.loop import Loss, fit
 from drawloom.jobs.train.settings import DFlashSettings
 from drawloom.jobs.train.start import mask_token_of
@@ -36,7 +36,11 @@ def train(settings: DFlashSettings) -> None:
     mask_token = mask_token_of(target.tokenizer, settings.base)
     layers = target.config.num_hidden_layers
     taps = target.taps(settings.layers, (1, layers // 2, layers - 3))
-    network = BlockNetwork(config_of(target.config, settings), target.config.hidden_size, len(taps))
+    network = BlockNetwork(
+        Qwen3Config(**shape_of(target.config), num_hidden_layers=settings.depth, tie_word_embeddings=False),
+        target.config.hidden_size,
+        len(taps),
+    )
     corpus = own_answers(settings, target.tokenizer)
     source = batches(corpus, settings.rows, settings.row_tokens, settings.seed, target.tokenizer.eos_token_id)
     fit(settings, network, source, loss_with(settings, target, taps, mask_token))
@@ -49,20 +53,6 @@ def train(settings: DFlashSettings) -> None:
     }
     names = {key: key.removeprefix("fusion.").removeprefix("body.") for key in network.state_dict()}
     publish(settings, told, {names[key]: value for key, value in network.state_dict().items()})
-
-
-def config_of(target: Any, settings: DFlashSettings) -> Qwen3Config:
-    """The target's shape, in fewer layers."""
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings")
-    heads = getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads
-    return Qwen3Config(
-        **{name: getattr(target, name) for name in names},
-        head_dim=heads,
-        rms_norm_eps=target.rms_norm_eps,
-        rope_parameters=target.rope_parameters,
-        num_hidden_layers=settings.depth,
-        tie_word_embeddings=False,
-    )
 
 
 def loss_with(settings: DFlashSettings, target: Target, taps: tuple[int, ...], mask_token: int) -> Loss:

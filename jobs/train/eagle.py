@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from transformers import LlamaConfig
 
 from drawloom.jobs.train.data import Packed, batches
-from drawloom.jobs.train.features import Target, ahead, own_answers, publish
+from drawloom.jobs.train.features import Target, ahead, own_answers, publish, shape_of
 from drawloom.jobs.train.loop import Loss, fit
 from drawloom.jobs.train.settings import EagleSettings
 from drawloom.models.drafters.eagle import EagleNetwork, EagleOptions
@@ -26,7 +26,7 @@ def train(settings: EagleSettings) -> None:
     target = Target(settings)
     layers = target.config.num_hidden_layers
     taps = target.taps(settings.layers, (2, layers // 2, layers - 3))
-    config = config_of(target.config)
+    config = LlamaConfig(**shape_of(target.config), num_hidden_layers=1)
     network = EagleNetwork(config, EagleOptions(len(taps)), target.config.hidden_size, config.vocab_size)
     network.lm_head.weight.data.copy_(target.network.get_output_embeddings().weight)
     corpus = own_answers(settings, target.tokenizer)
@@ -39,19 +39,6 @@ def train(settings: EagleSettings) -> None:
         "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": list(taps)},
     }
     publish(settings, told, network.state_dict())
-
-
-def config_of(target: Any) -> LlamaConfig:
-    """The target's shape, in one layer."""
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings")
-    heads = getattr(target, "head_dim", None) or target.hidden_size // target.num_attention_heads
-    return LlamaConfig(
-        **{name: getattr(target, name) for name in names},
-        head_dim=heads,
-        rms_norm_eps=target.rms_norm_eps,
-        rope_parameters=target.rope_parameters,
-        num_hidden_layers=1,
-    )
 
 
 def loss_with(settings: EagleSettings, target: Target, taps: tuple[int, ...]) -> Loss:

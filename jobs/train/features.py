@@ -66,6 +66,14 @@ class Target:
         return self.network.get_output_embeddings()(hidden).float().softmax(-1)
 
 
+def shape_of(config: Any) -> dict[str, Any]:
+    """What a drafter's layers have in common with those of its target."""
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings")
+    heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    own = {name: getattr(config, name) for name in (*names, "rms_norm_eps", "rope_parameters")}
+    return {**own, "head_dim": heads}
+
+
 def own_answers(settings: DrafterSettings, tokenizer: Any) -> Corpus:
     """Texts to learn from: rows with answers, the output of a finished job, or prompts alone, which the base then answers first.
 

@@ -49,7 +49,7 @@ class Decoys(DraftVerify):
         keep = torch.zeros_like(step.valid)
         keep[:, self.place] = torch.arange(self.width + 1) <= accepted[:, None]
         commit = Commit(token, logprob, accepted + 1, keep, state.num_draft, accepted)
-        learned = self.drafter.learn(lines, state.drafter, token.clamp(min=0), accepted + 1)
+        learned = self.drafter.learn(lines, state.drafter, token.clamp(min=0), accepted + 1, state.num_draft)
         return DraftState(learned, state.draft, state.num_draft), commit
 
 

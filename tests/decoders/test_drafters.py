@@ -38,7 +38,7 @@ def test_jacobi_drafts_the_answers_beyond_what_became_final():
     lines = lines_of([[7], [8, 9]], [9, 9], [(), ()], 4)
     state = drafter.begin(lines)
     assert drafter.propose(lines, state, 3)[0].tolist() == [[7, 7, 7], [9, 9, 9]]
-    state = drafter.learn(lines, state, torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.tensor([1, 3]))
+    state = drafter.learn(lines, state, torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), torch.tensor([1, 3]), torch.tensor([3, 3]))
     assert drafter.propose(lines, state, 3)[0].tolist() == [[2, 3, 4], [8, 8, 8]]
 
 

@@ -8,8 +8,10 @@ import torch
 from rig import engine, ids, request, run
 
 from drawloom.actors.request import Request
-from drawloom.decoders.pace import best_total, share_out
+from drawloom.decoders.drafters import lookup
+from drawloom.decoders.pace import best_total, paced, share_out
 from drawloom.decoders.recipes import build
+from drawloom.decoders.step import lines_of
 from drawloom.errors import SettingError
 from drawloom.models.hash_lm import HashLM
 
@@ -66,3 +68,16 @@ def test_what_makes_no_sense_is_refused() -> None:
         build("lookup", {"pace": 1.5}, None)
     with pytest.raises(SettingError, match="pace is for chains"):
         build("dflash", {"pace": 0.2, "nodes": 8}, None)
+
+
+def test_a_forward_without_a_draft_changes_no_average() -> None:
+    """Two of four accepted, then nothing drafted, then one of three: the average is that of the two drafts, and none before the first."""
+    lines = lines_of([[5, 6]], [40], [[0]], 8)
+    drafter = paced(lookup(2, 1, 9), 0.5)
+    state, picked = drafter.begin(lines), torch.zeros(1, 9, dtype=torch.int64)
+    averages = []
+    for emitted, num in ((1, 0), (3, 4), (1, 0), (2, 3)):
+        state = drafter.learn(lines, state, picked, torch.tensor([emitted]), torch.tensor([num]))
+        averages.append(state.average.item())
+    assert averages[0] > 1e6
+    assert averages[1:] == [2.0, 2.0, 1.5]
