@@ -60,13 +60,13 @@ def load_draft(asked: "Drafting", target: ModelSettings, running: "Model") -> "M
 
     name, info = asked.model, running.info
     if asked.kind != "network":
-        from drawloom.models.checkpoint import locate
+        from drawloom.models.checkpoint import PICKLED, locate
         from drawloom.models.drafters.load import load_drafter
         from drawloom.models.transformer import TransformersModel
 
         if not isinstance(running, TransformersModel):
             raise SettingError(f"model {info.name!r} has no hidden states that a drafter could read; take a real one")
-        drafter = load_drafter(locate(target.model_copy(update={"name": name})), running)
+        drafter = load_drafter(locate(target.model_copy(update={"name": name, "revision": None}), PICKLED), running)
         if drafter is None:
             raise SettingError(f"draft model {name!r} is a model of its own, not one on a target's features; use the decoder draft-model")
         if fault := why_not_drafting(asked, drafter):
@@ -79,8 +79,8 @@ def load_draft(asked: "Drafting", target: ModelSettings, running: "Model") -> "M
     else:
         from drawloom.models.load import load_model
 
-        network = load_model(target.model_copy(update={"name": name}))
-    own, other = build_text(target), build_text(target.model_copy(update={"name": name}))
+        network = load_model(target.model_copy(update={"name": name, "revision": None}))
+    own, other = build_text(target), build_text(target.model_copy(update={"name": name, "revision": None}))
     if network.info.mask_token_id is not None and name != "hash":
         raise SettingError(f"draft model {name!r} is a diffusion model; an autoregressive one is needed")
     if network.info.vocab_size != info.vocab_size or own.encode(PROBE) != other.encode(PROBE):

@@ -7,23 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from drawloom.actors.dice import Dice, Needs, draw_of
+from drawloom.actors.draft_rows import DraftRows, behind, unread
 from drawloom.actors.group import Group
-from drawloom.actors.pack import Part, pack
 from drawloom.actors.sequence import Sequence as Text
 from drawloom.decoders.drafting import Drafted, Drafting, Grown
 from drawloom.decoders.draws import draw
 from drawloom.decoders.prefixes import first_level, next_level, rows_of
-from drawloom.decoders.step import Lines, Step, take
+from drawloom.decoders.step import Lines, take
 from drawloom.kernels.noise import gumbel
 from drawloom.kernels.pick import Draw, Picked, law, pick
 from drawloom.models.drafters.contract import FeatureDrafter, ParallelDrafter, SerialDrafter
 from drawloom.models.drafters.kinds import DECODERS
-from drawloom.models.ragged import Model, Ragged
+from drawloom.models.ragged import Model
 
 
 def why_not_drafting(asked: Drafting, model: Model | FeatureDrafter) -> str:
@@ -33,6 +32,8 @@ def why_not_drafting(asked: Drafting, model: Model | FeatureDrafter) -> str:
         return f"drafter {asked.model!r} is one for the decoder {DECODERS[kind]!r}, not {DECODERS[asked.kind]!r}"
     if isinstance(model, ParallelDrafter) and asked.width > model.most:
         return f"width is {asked.width}; drafter {asked.model!r} says at most {model.most} tokens"
+    if isinstance(model, ParallelDrafter) and model.corrected and asked.ranks:
+        return f"nodes: drafter {asked.model!r} tells each token the ones before it, so that it drafts a chain; set nodes=0"
     return ""
 
 
@@ -85,45 +86,47 @@ class DraftModels:
 
     def _chain(self, model: Model, who: _Who) -> Drafted:
         """Token by token, by a network that reads tokens."""
-        known = [min(one.draft_filled, one.filled) for one in who.texts]
-        said, step = [], _unread(who.texts, known, self.device)
+        known, rows = [min(one.draft_filled, one.filled) for one in who.texts], self._rows(who)
+        said, step = [], unread(who.texts, known, self.device)
         for row in range(who.asked.width):
-            said.append(_say(who, model.forward(self._ragged(who.texts, known, step))[:, None], row))
+            said.append(_say(who, model.forward(rows.ragged(known, step))[:, None], row))
             known = [len(one.tokens) + row for one in who.texts]
-            step = _next(said[-1].token, who.lines, row)
+            step = behind(said[-1].token, who.lines, row)
         for one, end in zip(who.texts, known, strict=True):
             one.draft_filled = end
         return _drafted(said)
 
     def _at_once(self, model: ParallelDrafter, who: _Who) -> Drafted:
-        """All places by one forward, none told the others."""
-        positions, slots, last = self._unread_slots(who.texts)
-        if len(slots):
-            model.absorb(self.target.features(slots, model.taps), positions, slots)
-        filled = [one.filled for one in who.texts]
-        for one in who.texts:
-            one.draft_filled = one.filled
-        rows = model.rows(who.asked.width)
-        ragged = self._ragged(who.texts, filled, _block(who.lines, rows, model.mask_token)) if rows else None
-        logits = model.logits(self.target, ragged, self.target.features(last, model.taps), who.asked.width)
-        return _drafted([_say(who, logits, 0)])
+        """All places by one forward of its layers, and then, if it corrects them, each told the ones before it."""
+        rows = self._rows(who)
+        begun = model.begin(self.target, rows, who.asked.width)
+        rows.have_read()
+        if not model.corrected:
+            return _drafted([_say(who, model.logits(self.target, begun), 0)])
+        said, token, state = [], rows.last, None
+        for number in range(who.asked.width):
+            place = model.place(self.target, begun, number, token, state)
+            said.append(_say(who, place.logits[:, None], number, place.chance))
+            token, state = said[-1].token[:, 0], place.state
+        return _drafted(said)
 
     def _serial(self, model: SerialDrafter, who: _Who) -> Drafted:
         """Token by token, by a network that reads features, and its own output behind them."""
-        hidden, logits = self._start(model, who)
+        rows = self._rows(who)
+        hidden, logits = self._start(model, rows)
         said = []
         for row in range(who.asked.width):
             said.append(_say(who, logits[:, None], row))
             if row + 1 < who.asked.width:
-                step = _next(said[-1].token, who.lines, row)
+                step = behind(said[-1].token, who.lines, row)
                 step = replace(step, positions=step.positions - 1)  # the row of a token stands one place before it
-                known = [one.filled + row for one in who.texts]
-                hidden, logits = model.forward(self.target, self._ragged(who.texts, known, step), hidden)
+                hidden, logits = model.forward(self.target, rows.ragged([one.filled + row for one in who.texts], step), hidden)
         return _drafted(said)
 
     def _grown(self, model: SerialDrafter, who: _Who) -> Drafted:
         """A tree: each level is `ranks` tokens behind each of the `ranks` likeliest prefixes of the level before."""
-        hidden, logits = self._start(model, who)
+        rows = self._rows(who)
+        hidden, logits = self._start(model, rows)
         said, beside = _say(who, logits[:, None], 0), hidden[:, None]
         assert said.top is not None
         assert said.score is not None
@@ -133,7 +136,7 @@ class DraftModels:
             step, parent = rows_of(grown, who.lines.length - 1, who.asked.ranks)
             # A row enters beside its parent's output; all rows run again in every level, so that each sees its ancestors.
             above = beside.gather(1, parent[..., None].expand(-1, -1, beside.shape[2])).flatten(0, 1)
-            hidden, logits = model.forward(self.target, self._ragged(who.texts, filled, step), above)
+            hidden, logits = model.forward(self.target, rows.ragged(filled, step), above)
             beside = torch.cat([beside[:, :1], hidden.unflatten(0, (len(who.texts), -1))], 1)
             each = torch.arange(len(who.texts), device=hidden.device).repeat_interleave(who.asked.ranks)
             said = _say(replace(who, lines=take(who.lines, each), dice=take(who.dice, each)), logits[:, None], level)
@@ -144,31 +147,15 @@ class DraftModels:
         whole = torch.full_like(who.lines.length, who.asked.width)
         return Drafted(whole[:, None].expand(-1, who.asked.width) * 0, whole, None, grown=grown)
 
-    def _start(self, model: SerialDrafter, who: _Who) -> tuple[Tensor, Tensor]:
-        """Read what the target has seen since: hidden [M, C] and logits [M, V] behind each text's last final token."""
-        known = [min(one.draft_filled, one.filled - 1) for one in who.texts]
-        step = _unread(who.texts, [start + 1 for start in known], self.device)
-        step = replace(step, positions=step.positions - 1)
-        ragged = self._ragged(who.texts, known, step)
-        hidden, logits = model.forward(self.target, ragged, self.target.features(ragged.slots, model.taps))
-        for one in who.texts:
-            one.draft_filled = one.filled
+    def _start(self, model: SerialDrafter, rows: DraftRows) -> tuple[Tensor, Tensor]:
+        """Read what the target has seen since: hidden [M, H] and logits [M, V] behind each text's last final token."""
+        ragged = rows.told(0, 0)
+        hidden, logits = model.forward(self.target, ragged, model.enter(self.target.features(ragged.slots, model.taps)))
+        rows.have_read()
         return hidden[ragged.logit_rows], logits
 
-    def _unread_slots(self, texts: Sequence[Text]) -> tuple[Tensor, Tensor, Tensor]:
-        """Positions and slots [N] of the tokens that the target has read and the drafter has not, and the last read one's slot [M]."""
-        places = [np.arange(min(one.draft_filled, one.filled), one.filled) for one in texts]
-        slots = [self._slots(one, place) for one, place in zip(texts, places, strict=True)]
-        last = [self._slots(one, np.array([one.filled - 1])) for one in texts]
-        return tuple(torch.from_numpy(np.concatenate(one)).to(self.device) for one in (places, slots, last))  # type: ignore[return-value]
-
-    def _slots(self, text: Text, place: np.ndarray) -> np.ndarray:
-        return np.asarray(text.pages, dtype=np.int64)[place // self.page_tokens] * self.page_tokens + place % self.page_tokens
-
-    def _ragged(self, texts: Sequence[Text], known: Sequence[int], step: Step) -> Ragged:
-        """A step behind what each text's pages hold."""
-        part = Part([[]] * len(texts), known, [one.pages for one in texts], 1, step)
-        return pack([part], self.page_tokens, exact=True, device=self.device).ragged
+    def _rows(self, who: _Who) -> DraftRows:
+        return DraftRows(who.texts, who.lines, self.page_tokens, self.device)
 
 
 @dataclass(frozen=True)
@@ -182,15 +169,16 @@ class _Said:
     score: Tensor | None = None
 
 
-def _say(who: _Who, logits: Tensor, first: int) -> _Said:
-    """The tokens at places first.. of each draft, from logits [M, W, V]."""
+def _say(who: _Who, logits: Tensor, first: int, chance: Tensor | None = None) -> _Said:
+    """The tokens at places first.. of each draft, from logits [M, W, V]; chance [M] of one place, if the network says how sure it is."""
     asked, shape = who.asked, logits.shape[:2]
     line = torch.arange(shape[0], device=logits.device).repeat_interleave(shape[1])
     place = first + torch.arange(shape[1], device=logits.device).repeat(shape[0])
     settings = draw_of(who.dice, who.lines, line, who.lines.length[line] + place)
     picked = pick(logits.flatten(0, 1), settings, forbidden=who.forbidden, narrowed=who.needs.narrowed)
     own = law(picked.choice, picked.draw).unflatten(0, shape) if asked.confidence or not asked.coupled else None
-    sure = torch.ones(shape, dtype=torch.bool, device=line.device) if own is None else own.amax(2) >= asked.confidence
+    likeliest = chance[:, None] if chance is not None else None if own is None else own.amax(2)
+    sure = torch.ones(shape, dtype=torch.bool, device=line.device) if likeliest is None else likeliest >= asked.confidence
     if asked.ranks:
         score, top = (one.unflatten(0, shape) for one in _likeliest(picked, settings, asked, who.needs))
         return _Said(top[..., 0], sure, None, top, score)
@@ -244,29 +232,3 @@ def _put(whole: Any, index: Tensor, own: Any) -> None:
             getattr(whole, name)[index] = value
         elif value is not None:
             _put(getattr(whole, name), index, value)
-
-
-def _block(lines: Lines, rows: int, mask_token: int) -> Step:
-    """The last final token and masks behind it, which all see one another."""
-    last = lines.history.gather(1, (lines.length - 1)[:, None])
-    place = torch.arange(rows, device=last.device).expand(len(last), -1)
-    here = torch.ones_like(place, dtype=torch.bool)
-    tokens = torch.where(place == 0, last, mask_token)
-    return Step(tokens, lines.length[:, None] - 1 + place, torch.full_like(place, rows), here, here)
-
-
-def _unread(texts: Sequence[Text], known: Sequence[int], device: torch.device) -> Step:
-    """Rows for every final token that the network has not read; the last one's logits are wanted."""
-    rows = [one.tokens[start:] for one, start in zip(texts, known, strict=True)]
-    width = max(map(len, rows))
-    tokens = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
-    place = torch.arange(width, device=device).expand_as(tokens)
-    count = torch.tensor([len(row) for row in rows], device=device)[:, None]
-    positions = torch.tensor(known, device=device)[:, None] + place
-    return Step(tokens, positions, place + 1, place < count, place == count - 1)
-
-
-def _next(token: Tensor, lines: Lines, row: int) -> Step:
-    """One row for each drafted token."""
-    here = torch.ones_like(token, dtype=torch.bool)
-    return Step(token, (lines.length + row)[:, None], here.long(), here, here)

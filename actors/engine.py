@@ -23,7 +23,7 @@ from drawloom.actors.sequence import Sequence, StopStrings
 from drawloom.actors.settings import EngineSettings
 from drawloom.decoders.step import Decoder, Memory
 from drawloom.errors import RowError, SettingError
-from drawloom.models.drafters.contract import FeatureDrafter, SerialDrafter
+from drawloom.models.drafters.contract import FeatureDrafter
 from drawloom.models.pages import PagePool
 from drawloom.models.ragged import Model
 from drawloom.models.text import Text
@@ -98,7 +98,8 @@ class Engine:
         if request.id in self.jobs:
             raise RowError("duplicate_id", f"a request with id {request.id!r} is running; give each its own id")
         target = decoder.committed(len(request.prompt_token_ids))
-        ahead = 1 if decoder.drafting is not None and isinstance(self.drafts[decoder.drafting.model], SerialDrafter) else 0
+        drafter = None if decoder.drafting is None else self.drafts[decoder.drafting.model]
+        ahead = drafter.ahead if isinstance(drafter, FeatureDrafter) else 0
         keys = page_keys(list(request.prompt_token_ids), target, self.pool.page_tokens, decoder.block_tokens, ahead)
         sequences = [self._sequence(request, index, decoder, keys, target) for index in range(request.sampling.n)]
         self.jobs[request.id] = _Job(request, sequences, {})

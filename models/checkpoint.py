@@ -17,7 +17,8 @@ from drawloom.settings import nearest
 
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.gguf")
 ZOO = Path(__file__).parent / "zoo"
-CODE_FREE = (".json", ".safetensors", ".model", ".txt", ".jinja", ".gguf")
+PICKLED = ("*.pt", "*.bin")  # drafters come in these, too; only tensors are read from them
+CODE_FREE = (".json", ".safetensors", ".model", ".txt", ".jinja", ".gguf", ".pt", ".bin")
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,9 @@ class Checkpoint:
         return () if of_tokenizer is None else (int(of_tokenizer),)
 
 
-def locate(settings: ModelSettings) -> Checkpoint:
-    """Find the files that `settings.name` means. Raises SettingError saying what is missing and how to get it."""
+def locate(settings: ModelSettings, also: tuple[str, ...] = ()) -> Checkpoint:
+    """Find the files that `settings.name` means; `also`: patterns of further files to download. Raises SettingError saying what is missing
+    and how to get it."""
     name = settings.name
     if name == "embedded":
         return Checkpoint(name, embedded_folder())
@@ -80,7 +82,7 @@ def locate(settings: ModelSettings) -> Checkpoint:
         return Checkpoint(path.name, path.parent, path.name)
     if name in zoo():
         path = ZOO / name
-    folder = path if path.is_dir() else _from_hub(settings)
+    folder = path if path.is_dir() else _from_hub(settings, also)
     base = base_of(folder)
     if base is None and not (folder / "config.json").is_file():
         raise SettingError(f"model {name!r}: {folder} has no config.json; point at a folder that save_pretrained wrote, or at a .gguf file")
@@ -93,11 +95,11 @@ def zoo() -> list[str]:
     return sorted(path.parent.name for path in ZOO.glob("*/config.json"))
 
 
-def _from_hub(settings: ModelSettings) -> Path:
+def _from_hub(settings: ModelSettings, also: tuple[str, ...]) -> Path:
     try:
         return Path(
             snapshot_download(
-                settings.name, revision=settings.revision, local_files_only=settings.local_files_only, allow_patterns=list(FILES)
+                settings.name, revision=settings.revision, local_files_only=settings.local_files_only, allow_patterns=[*FILES, *also]
             )
         )
     except HFValidationError:

@@ -46,16 +46,16 @@ def loss_with(settings: EagleSettings, target: Target, taps: tuple[int, ...]) ->
         """Cross entropy against what the target says, over the passes."""
         network: Any = trainee.network
         features, last = target.read(batch, taps)
-        hidden, keys, values = network.fc(features), [], []
+        hidden, keys, values = network.enter(features), [], []
         embedded = target.embed(ahead(batch, 1)[0].to(hidden.device))
         angles = network.rotary_emb(embedded, batch.positions.to(hidden.device))
         said = last.roll(-1, 1)
         wanted, total = ahead(batch, 2)[1].to(hidden.device), hidden.new_zeros(())
         for number in range(settings.ahead):
-            hidden = network.midlayer(embedded, hidden, angles, attention(batch, number, keys, values))
+            hidden, normed = network(embedded, hidden, angles, [attention(batch, number, keys, values)])
             live = wanted & (batch.positions >= number).to(wanted.device)
             goal = target.chances(said[live])
-            total = total + PASS_WEIGHT**number * F.cross_entropy(network.said(hidden[live]), goal)
+            total = total + PASS_WEIGHT**number * F.cross_entropy(network.said(normed[live]), goal)
             hidden = hidden.roll(1, 1)  # what token i + 1 gets in place of its features
         return total
 

@@ -41,6 +41,8 @@ class FeatureDrafter(ABC):
     most: int  # tokens of a draft
     max_context: int  # positions
     trial: Trial | None = None  # where its files tell
+    # What it keeps for a token depends on so many tokens behind it, so that texts may share a page only when they agree on those, too.
+    ahead: int = 0
 
     @abstractmethod
     def allocate(self, num_pages: int, page_tokens: int) -> None: ...
@@ -49,29 +51,70 @@ class FeatureDrafter(ABC):
     def page_bytes(self, page_tokens: int) -> int: ...
 
 
+class Reading(Protocol):
+    """The texts that draft now, as an engine's pages hold them."""
+
+    last: Tensor  # [M] int64, the last final token of each, which the target has not read
+
+    def unread(self) -> tuple[Tensor, Tensor]:
+        """Positions and slots [N] of the tokens that the target has read and the drafter has not."""
+        ...
+
+    def newest(self) -> Tensor:
+        """Slots [M] of the last token that the target has read."""
+        ...
+
+    def block(self, rows: int, mask_token: int) -> Ragged:
+        """The last final token and rows - 1 masks behind it, which all see one another."""
+        ...
+
+    def told(self, masks: int, mask_token: int) -> Ragged:
+        """A row for every token that the drafter has not read, holding the token behind it, and `masks` masks behind the last one; causal.
+        Logits of the last row of each text and of its masks are wanted."""
+        ...
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A draft whose places are there, but for what their tokens tell one another."""
+
+    hidden: Tensor  # [M, W, H]
+    logits: Tensor | None  # [M, W, Vd], where the head has spoken already
+
+
+@dataclass(frozen=True)
+class Place:
+    """One place of a draft."""
+
+    logits: Tensor  # [M, V]
+    chance: Tensor | None  # [M] that it is accepted, if all before it are; where the drafter knows
+    state: Any
+
+
 class ParallelDrafter(FeatureDrafter):
-    """Says all tokens of a draft at once."""
+    """Runs its layers once for all tokens of a draft."""
 
-    mask_token: int = 0  # stands in the rows of what is not known yet
-
-    @abstractmethod
-    def absorb(self, features: Tensor, positions: Tensor, slots: Tensor) -> None:
-        """Read final tokens: features [N, T * C], positions [N], slots [N]."""
+    corrected: bool = False  # places are told the tokens before them, one after the other, by a smaller network
 
     @abstractmethod
-    def rows(self, width: int) -> int:
-        """Rows of its own that a draft of `width` tokens takes; 0: it runs none."""
+    def begin(self, target: Target, reading: Reading, width: int) -> Begun: ...
 
     @abstractmethod
-    def logits(self, target: Target, ragged: Ragged | None, last: Tensor, width: int) -> Tensor:
-        """Logits [M, width, V] of the tokens behind the last final one; `ragged` holds its rows, `last` [M, T * C] the features of the
-        last token that has any."""
+    def logits(self, target: Target, begun: Begun) -> Tensor:
+        """Logits [M, W, V] of all places, none told the others."""
+
+    def place(self, target: Target, begun: Begun, number: int, token: Tensor, state: Any) -> Place:
+        """A place behind a token [M]; `state` is that of the place before it, None at the first. Where `corrected`."""
+        raise NotImplementedError
 
 
 class SerialDrafter(FeatureDrafter):
-    """Says one token after the other, from its own output where the target has none yet. What it keeps for a token depends on the next
-    one, too, so that texts may share a page only when they agree on the token behind it."""
+    """Says one token after the other, from its own output where the target has none yet."""
 
     @abstractmethod
-    def forward(self, target: Target, ragged: Ragged, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows with tokens [R] beside features [R, T * C], or [R, C] of its own -> hidden [R, C] and logits [L, V] of ragged.logit_rows."""
+    def enter(self, features: Tensor) -> Tensor:
+        """The target's features [R, T * C] -> what a row begins with [R, H]; its own output needs nothing."""
+
+    @abstractmethod
+    def forward(self, target: Target, ragged: Ragged, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows with tokens [R] beside hidden [R, H] -> what the rows behind them begin with [R, H], and logits [L, V] of logit_rows."""

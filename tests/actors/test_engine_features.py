@@ -9,6 +9,7 @@ import tiny
 from rig import ids, request, run
 
 from drawloom.actors.build import build_engine
+from drawloom.actors.draft_rows import DraftRows
 from drawloom.actors.drafting import DraftModels
 from drawloom.actors.request import Request
 from drawloom.actors.settings import EngineSettings
@@ -16,7 +17,7 @@ from drawloom.decoders.recipes import build
 from drawloom.errors import RowError, SettingError
 from drawloom.models.settings import ModelSettings
 
-KINDS = ["block", "eagle", "heads"]
+KINDS = list(checkpoints.FIRST)
 WIDTH = checkpoints.WIDTH
 MANY = [{}, {"num_pages": 40}, {"prefill_rows": 3}, {"pack": "padded"}, {"max_sequences": 2}, {"share_prefix": False}]
 NAMES = ["many pages", "preempting", "chunked", "fixed shapes", "two at once", "no sharing"]
@@ -40,7 +41,7 @@ def some(count: int, kind: str, drafter: str, nodes: int = 0, **more: Any) -> li
         request(
             f"{kind} {k}",
             prompt,
-            checkpoints.RECIPES[kind],
+            checkpoints.RECIPES[checkpoints.kind_of(kind)],
             k,
             params,
             max_tokens=15 + k,
@@ -57,8 +58,11 @@ def plain(asked: list[Request]) -> list[Request]:
     return [Request(f"ar {one.id}", one.prompt_token_ids, one.sampling, seed=one.seed, decoder="ar") for one in asked]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("settings", MANY, ids=NAMES)
+EACH = [(kind, name, settings) for kind in KINDS for name, settings in zip(NAMES, MANY, strict=True)]
+EACH += [(form, "preempting", {"num_pages": 40, "prefill_rows": 7}) for form in checkpoints.DESCENDANTS]
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(kind, one) for kind, _, one in EACH], ids=[f"{kind} {name}" for kind, name, _ in EACH])
 def test_what_it_drafts_is_what_its_reference_drafts(
     kind: str, settings: dict[str, Any], target: str, drafter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,19 +95,21 @@ def test_what_it_drafts_is_what_its_reference_drafts(
 @pytest.fixture
 def inside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of a drafter lies in its text's own pages."""
-    original = DraftModels._ragged
+    original = DraftRows.ragged
 
-    def watch(self: DraftModels, texts: Any, known: Any, step: Any) -> Any:
-        for one, before, rows in zip(texts, known, step.valid.sum(1).tolist(), strict=True):
+    def watch(self: DraftRows, known: Any, step: Any) -> Any:
+        for one, before, rows in zip(self.texts, known, step.valid.sum(1).tolist(), strict=True):
             assert before + rows <= len(one.pages) * self.page_tokens
-        return original(self, texts, known, step)
+        return original(self, known, step)
 
-    monkeypatch.setattr(DraftModels, "_ragged", watch)
+    monkeypatch.setattr(DraftRows, "ragged", watch)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("nodes", [11, 1])
-@pytest.mark.parametrize("settings", [{}, {"num_pages": 40}], ids=NAMES[:2])
+TREES = [(kind, nodes, settings) for kind in KINDS for nodes in (11, 1) for settings in ({}, {"num_pages": 40})]
+TREES += [(form, 9, {"num_pages": 40}) for form in ("p-eagle", "part", "eagle-1", "eagle-3.1", "mtp", "dflare", "hydra-ungrounded")]
+
+
+@pytest.mark.parametrize(("kind", "nodes", "settings"), TREES, ids=str)
 def test_trees_keep_the_text(kind: str, nodes: int, settings: dict[str, Any], target: str, drafter: Any, inside: None) -> None:
     """Small trees of deep drafts, too: then the drafter has more rows than the target."""
     folder = drafter(kind)
@@ -146,3 +152,39 @@ def test_what_cannot_draft_is_refused(target: str, drafter: Any) -> None:
     for params in ({"verifier": "without-replacement"}, {"verifier": "kseq", "nodes": 8}):
         with pytest.raises(SettingError, match=str(params["verifier"])):
             build("dflash", params, None)
+
+
+def test_a_drafter_that_corrects_itself_drafts_chains(target: str, drafter: Any) -> None:
+    for form in checkpoints.CORRECTED:
+        machine = checkpoints.engine_of(target, drafter(form), form)
+        with pytest.raises(RowError, match="tells each token the ones before it, so that it drafts a chain; set nodes=0"):
+            machine.add(
+                request("x", [1], checkpoints.RECIPES[checkpoints.kind_of(form)], 1, {"draft": drafter(form), "width": 4, "nodes": 4})
+            )
+
+
+@pytest.mark.parametrize("form", ["dspark", "dspark-rnn"])
+def test_a_confidence_head_ends_drafts(form: str, target: str, drafter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first place that it gives less than the limit; the text stays."""
+    folder, seen = drafter(form), []
+    original = DraftModels._by
+
+    def watch(self: DraftModels, model: Any, who: Any) -> Any:
+        texts, out = [list(one.tokens) for one in who.texts], original(self, model, who)
+        seen.extend(zip(texts, out.num.tolist(), who.dice.temperature.tolist(), strict=True))
+        return out
+
+    monkeypatch.setattr(DraftModels, "_by", watch)
+    asked = some(6, form, folder, confidence=0.5)
+    done = run(checkpoints.engine_of(target, folder, form), [*asked, *plain(asked)])
+    for one in asked:
+        assert ids(done[one.id]) == ids(done[f"ar {one.id}"])
+    naive = checkpoints.Naive(form, tiny.plain(target), checkpoints.network_of(form))
+    lengths = set()
+    for text, num, temperature in seen:
+        if not temperature:
+            naive.draft(text, WIDTH)
+            sure = [chance >= 0.5 for chance in naive.chances]
+            assert num == (sure.index(False) if False in sure else WIDTH)
+            lengths.add(num)
+    assert len(lengths) > 1

@@ -12,7 +12,7 @@ import torch
 from drawloom.actors.engine import Engine
 from drawloom.actors.request import Completion, Request, Sampling
 from drawloom.actors.settings import EngineSettings
-from drawloom.models.drafters.contract import ParallelDrafter, SerialDrafter
+from drawloom.models.drafters.contract import Begun, ParallelDrafter, SerialDrafter
 from drawloom.models.hash_lm import HashLM, HashText, mix, unit, visible
 from drawloom.models.ragged import Ragged
 
@@ -40,27 +40,29 @@ class AtOnce(ParallelDrafter):
     def page_bytes(self, page_tokens: int) -> int:
         return 8 * page_tokens
 
-    def absorb(self, features: torch.Tensor, positions: torch.Tensor, slots: torch.Tensor) -> None:
-        self.seen[slots] = features[:, 0]
-        self.where |= dict(zip(features[:, 0].tolist(), positions.tolist(), strict=True))
-
-    def rows(self, width: int) -> int:
-        return width + 1 if self.kind == "block" else 0
-
-    def logits(self, target: Any, ragged: Ragged | None, last: torch.Tensor, width: int) -> torch.Tensor:
-        place = torch.arange(1, width + 1)
+    def begin(self, target: Any, reading: Any, width: int) -> Begun:
+        positions, slots = reading.unread()
+        read = target.features(slots, ())[:, 0]
+        self.seen[slots] = read
+        self.where |= dict(zip(read.tolist(), positions.tolist(), strict=True))
+        last, place = target.features(reading.newest(), ()), torch.arange(1, width + 1)
         position = torch.tensor([self.where[one] for one in last[:, 0].tolist()])[:, None] + place
         total = mix(last + place)
-        if ragged is not None:  # of all tokens that it has read, so that a wrong slot shows
+        if self.kind == "block":  # of all tokens that it has read, so that a wrong slot shows
+            ragged = reading.block(width + 1, 0)
             index, seen = visible(replace(ragged, see=ragged.see * 0))
             total = total + (self.seen[index] * seen).sum(1).view(len(last), -1)[:, 1:]
-        return target.logits(total.flatten(), position.flatten()).unflatten(0, (len(last), width))
+        return Begun(last, target.logits(total.flatten(), position.flatten()).unflatten(0, (len(last), width)))
+
+    def logits(self, target: Any, begun: Begun) -> torch.Tensor:
+        assert begun.logits is not None
+        return begun.logits
 
 
 class OneByOne(SerialDrafter):
     """The same, told what it said before."""
 
-    kind, name, taps, most, max_context = "eagle", "eagle", (), 1024, 4096
+    kind, name, taps, most, max_context, ahead = "eagle", "eagle", (), 1024, 4096, 1
 
     def allocate(self, num_pages: int, page_tokens: int) -> None:
         self.seen = torch.zeros(num_pages * page_tokens, dtype=torch.int64)
@@ -68,8 +70,11 @@ class OneByOne(SerialDrafter):
     def page_bytes(self, page_tokens: int) -> int:
         return 8 * page_tokens
 
-    def forward(self, target: Any, ragged: Ragged, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        self.seen[ragged.slots] = mix(features[:, 0] + ragged.tokens)
+    def enter(self, features: torch.Tensor) -> torch.Tensor:
+        return features
+
+    def forward(self, target: Any, ragged: Ragged, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.seen[ragged.slots] = mix(hidden[:, 0] + ragged.tokens)
         index, seen = visible(ragged)
         total = (self.seen[index] * seen).sum(1)
         rows = ragged.logit_rows

@@ -17,11 +17,11 @@ from drawloom.models.settings import ModelSettings
 VOCAB, MASK, END = 96, 95, 94
 
 
-def written(folder: Path, block: int = 0, *, tied: bool = True, seed: int = 0, sharp: float = 0.35) -> str:
-    """A Qwen3 network of two layers; block > 0 makes it a block-diffusion model. `sharp` weights give distributions with sure tokens."""
+def written(folder: Path, block: int = 0, *, tied: bool = True, seed: int = 0, sharp: float = 0.35, layers: int = 2) -> str:
+    """A Qwen3 network; block > 0 makes it a block-diffusion model. `sharp` weights give distributions with sure tokens."""
     torch.manual_seed(seed)
     config: Any = Qwen3Config(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
         head_dim=8, max_position_embeddings=512, tie_word_embeddings=tied, eos_token_id=END, pad_token_id=END, bos_token_id=None,
     )  # fmt: skip
     if block:

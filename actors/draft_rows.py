@@ -1,0 +1,77 @@
+"""Rows of networks that draft: what of a text they have not read yet, and what they draft behind it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from drawloom.actors.pack import Part, pack
+from drawloom.actors.sequence import Sequence as Text
+from drawloom.decoders.step import Lines, Step
+from drawloom.models.ragged import Ragged
+
+
+class DraftRows:
+    """M texts that a network drafts for now, and their rows in the pages (models/drafters/contract.py, Reading)."""
+
+    def __init__(self, texts: Sequence[Text], lines: Lines, page_tokens: int, device: torch.device) -> None:
+        self.texts, self.lines, self.page_tokens, self.device = texts, lines, page_tokens, device
+
+    @property
+    def last(self) -> Tensor:
+        return self.lines.history.gather(1, (self.lines.length - 1)[:, None])[:, 0]
+
+    def unread(self) -> tuple[Tensor, Tensor]:
+        places = [np.arange(min(one.draft_filled, one.filled), one.filled) for one in self.texts]
+        return self._sent(places), self._sent([self._slots(one, place) for one, place in zip(self.texts, places, strict=True)])
+
+    def newest(self) -> Tensor:
+        return self._sent([self._slots(one, np.array([one.filled - 1])) for one in self.texts])
+
+    def block(self, rows: int, mask_token: int) -> Ragged:
+        place = torch.arange(rows, device=self.device).expand(len(self.texts), -1)
+        here = torch.ones_like(place, dtype=torch.bool)
+        tokens = torch.where(place == 0, self.last[:, None], mask_token)
+        step = Step(tokens, self.lines.length[:, None] - 1 + place, torch.full_like(place, rows), here, here)
+        return self.ragged([one.filled for one in self.texts], step)
+
+    def told(self, masks: int, mask_token: int) -> Ragged:
+        known = [min(one.draft_filled, one.filled - 1) for one in self.texts]
+        step = unread(self.texts, [start + 1 for start in known], self.device, masks, mask_token)
+        return self.ragged(known, replace(step, positions=step.positions - 1))
+
+    def have_read(self) -> None:
+        """The network has read what the target has."""
+        for one in self.texts:
+            one.draft_filled = one.filled
+
+    def ragged(self, known: Sequence[int], step: Step) -> Ragged:
+        """A step behind the first `known` tokens of each text's pages."""
+        part = Part([[]] * len(self.texts), known, [one.pages for one in self.texts], 1, step)
+        return pack([part], self.page_tokens, exact=True, device=self.device).ragged
+
+    def _slots(self, text: Text, place: np.ndarray) -> np.ndarray:
+        return np.asarray(text.pages, dtype=np.int64)[place // self.page_tokens] * self.page_tokens + place % self.page_tokens
+
+    def _sent(self, numbers: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.concatenate(numbers)).to(self.device)
+
+
+def unread(texts: Sequence[Text], known: Sequence[int], device: torch.device, masks: int = 0, mask_token: int = 0) -> Step:
+    """Rows for every final token behind the first `known` of each text, and masks behind them; the logits of the last one and of the masks
+    are wanted."""
+    rows = [[*one.tokens[start:], *[mask_token] * masks] for one, start in zip(texts, known, strict=True)]
+    width = max(map(len, rows))
+    tokens = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
+    place = torch.arange(width, device=device).expand_as(tokens)
+    count = torch.tensor([len(row) for row in rows], device=device)[:, None]
+    positions = torch.tensor(known, device=device)[:, None] + place
+    return Step(tokens, positions, place + 1, place < count, (place >= count - 1 - masks) & (place < count))
+
+
+def behind(token: Tensor, lines: Lines, row: int) -> Step:
+    """One row for each drafted token."""
+    here = torch.ones_like(token, dtype=torch.bool)
+    return Step(token, (lines.length + row)[:, None], here.long(), here, here)
