@@ -104,8 +104,8 @@ class ParallelDrafter(FeatureDrafter):
         """Logits [M, W, V] of all places, none told the others."""
 
     def place(self, target: Target, begun: Begun, number: int, token: Tensor, state: Any) -> Place:
-        """A place behind a token [M]; `state` is that of the place before it, None at the first. Where `corrected`."""
-        raise NotImplementedError
+        """A place behind a token [M]; `state` is that of the place before it, None at the first."""
+        return Place(self.logits(target, begun)[:, number], None, state)
 
 
 class SerialDrafter(FeatureDrafter):
