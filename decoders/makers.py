@@ -13,7 +13,8 @@ from drawloom.decoders.frontier import Frontier, Rules
 from drawloom.decoders.full_canvas import CACHES, FullCanvas
 from drawloom.decoders.guided import Guided
 from drawloom.decoders.pace import paced
-from drawloom.decoders.prefixes import best_first, reranked
+from drawloom.decoders.paths import sampled_paths
+from drawloom.decoders.prefixes import best_first, choices_of, reranked, static_tree
 from drawloom.decoders.recycling import RANKS, recycling
 from drawloom.decoders.scores import SCORES
 from drawloom.decoders.self_verify import Policy, SelfVerify, by_entropy, by_margin
@@ -72,7 +73,11 @@ def drafted(drafter: Drafter, width: int, verifier: str, pace: float = 0.0) -> D
     return DraftVerify(drafter, width) if found.same_text else tree(chain(drafter, width), 0, verifier)
 
 
-def by_draft_model(draft: str, width: int, confidence: float, verifier: str, pace: float, kind: str = "network") -> Decoder:
+def by_draft_model(
+    draft: str, width: int, confidence: float, verifier: str, pace: float, kind: str = "network", paths: int = 1, trunk: int = 0
+) -> Decoder:
+    if paths != 1 or trunk:
+        return _drawn(Drafting(draft, width, confidence, False, True, kind, paths=paths, trunk=trunk), pace, verifier)
     if not 0 <= confidence <= 1:
         raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
     found = verifier_named(verifier)
@@ -80,28 +85,82 @@ def by_draft_model(draft: str, width: int, confidence: float, verifier: str, pac
     return drafted(by_network(asked), width, verifier, pace)
 
 
+def _drawn(asked: Drafting, pace: float, verifier: str) -> Decoder:
+    """Independent paths behind a trunk."""
+    at_least(1, width=asked.width)
+    at_least(2, paths=asked.paths)
+    if not 0 <= asked.trunk < asked.width:
+        raise SettingError(
+            f"trunk is {asked.trunk}; paths part before the last of {asked.width} tokens (width): 0 to {asked.width - 1} are possible"
+        )
+    if pace or asked.confidence:
+        raise SettingError("pace and confidence are for chains; paths are as long as they are asked to be: leave them out, or set paths=1")
+    if verifier_named(verifier).coupled:
+        raise SettingError(
+            f"paths under {verifier!r} would all be the same, drawn with the target's noise; take another verifier, such as block"
+        )
+    return tree(sampled_paths(asked), 0, verifier)
+
+
 def on_features(kind: str, draft: str, width: int, nodes: int, ranks: int) -> Callable[..., Decoder]:
     """The maker of a recipe whose drafter reads the target's hidden states, with these defaults; nodes 0: a chain, else a tree."""
+    growing = kind == "eagle"
 
-    def make(
+    def at_once(
         draft: str = draft,
         width: int = width,
         nodes: int = nodes,
         ranks: int = ranks,
         confidence: float = 0.0,
         pace: float = 0.0,
+        paths: int = 1,
+        trunk: int = 0,
+        verifier: str = "coupled",
+        tree: str = "",
+    ) -> Decoder:
+        if tree:
+            return _static(Drafting(draft, width, confidence, True, False, kind, ranks), tree, pace, verifier)
+        if nodes and paths == 1:
+            return _likeliest(Drafting(draft, width, confidence, True, False, kind, ranks, nodes), pace, verifier)
+        return by_draft_model(draft, width, confidence, verifier, pace, kind, paths, trunk)
+
+    def serial(
+        draft: str = draft,
+        width: int = width,
+        nodes: int = nodes,
+        ranks: int = ranks,
+        gain: float = 0.0,
+        confidence: float = 0.0,
+        pace: float = 0.0,
+        paths: int = 1,
+        trunk: int = 0,
         verifier: str = "coupled",
     ) -> Decoder:
-        if nodes:
-            return _likeliest(Drafting(draft, width, confidence, True, False, kind, ranks), nodes, pace, verifier)
-        return by_draft_model(draft, width, confidence, verifier, pace, kind)
+        if nodes and paths == 1:
+            return _likeliest(Drafting(draft, width, confidence, True, False, kind, ranks, nodes, gain), pace, verifier)
+        return by_draft_model(draft, width, confidence, verifier, pace, kind, paths, trunk)
 
-    return make
+    return serial if growing else at_once
 
 
-def _likeliest(asked: Drafting, nodes: int, pace: float, verifier: str) -> Decoder:
+def _static(asked: Drafting, text: str, pace: float, verifier: str) -> Decoder:
+    """The tree that is written."""
+    at_least(1, width=asked.width, ranks=asked.ranks)
+    choices = choices_of(text, asked.width, asked.ranks)
+    asked = replace(asked, coupled=verifier_named(verifier).coupled, most=len(choices))
+    if pace or asked.confidence:
+        raise SettingError(
+            "pace and confidence choose how much is drafted, and a static tree has the nodes that it is given: leave them out"
+        )
+    return tree(static_tree(asked, choices), 0, verifier)
+
+
+def _likeliest(asked: Drafting, pace: float, verifier: str) -> Decoder:
     """A tree of the likeliest prefixes."""
+    nodes = asked.most
     at_least(1, width=asked.width, nodes=nodes, ranks=asked.ranks)
+    if asked.gain < 0:
+        raise SettingError(f"gain is {asked.gain}, at least 0 is needed (0: all levels are drafted)")
     if pace:
         raise SettingError("pace is for chains; a tree has the nodes that it is given: set nodes=0, or leave pace out")
     if not 0 <= asked.confidence <= 1:

@@ -5,6 +5,8 @@ tree of Medusa's (arXiv 2401.10774), chosen anew in every step. `reranked`: the 
 by level, of which the best are kept: EAGLE-2 (arXiv 2406.16858).
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +16,7 @@ from drawloom.decoders.drafters import Unaided
 from drawloom.decoders.drafting import Drafted, Drafting, Grown
 from drawloom.decoders.step import Lines, Step
 from drawloom.decoders.trees import Outcome, Tree, bits_of
+from drawloom.errors import SettingError
 from drawloom.kernels.verify import reach
 
 
@@ -79,6 +82,43 @@ class reranked(Unaided):
         return state
 
 
+class static_tree(best_first):
+    """The same tree in every step: a node is a list of ranks, one for each place (Medusa, arXiv 2401.10774, section 2.3.3)."""
+
+    def __init__(self, asked: Drafting, choices: Sequence[Sequence[int]]) -> None:
+        super().__init__(asked, len(choices))
+        order = sorted(map(tuple, choices), key=lambda one: (len(one), one))
+        row = {(): 0} | {one: number for number, one in enumerate(order, 1)}
+        self.parents, self.depths = [0, *(row[one[:-1]] for one in order)], [0, *map(len, order)]
+        self.picks = [(len(one) - 1) * asked.ranks + one[-1] for one in order]
+        self.depth = max(self.depths)
+
+    def propose(self, lines: Lines, state: Ranked) -> Tree:
+        last = lines.history.gather(1, (lines.length - 1)[:, None])
+        parent, depth = (torch.tensor(one, device=last.device).expand(len(last), -1) for one in (self.parents, self.depths))
+        picks = torch.tensor(self.picks, device=last.device)
+        there = (depth[:, 1:] <= state.num[:, None]) & (state.score[:, picks] > -torch.inf)
+        there = torch.cat([torch.ones_like(last, dtype=torch.bool), there], 1)
+        seen = reach(parent)  # a node whose ancestor is missing is missing
+        valid = ~(seen & ~there[:, None]).any(2)
+        return Tree(torch.cat([last, state.tokens[:, picks]], 1), parent, depth, valid)
+
+
+def choices_of(text: str, width: int, ranks: int) -> list[tuple[int, ...]]:
+    """A static tree as it is written, "0 1 0.0 0.1 0.0.0": its nodes. Raises SettingError when it is none."""
+    found = [tuple(int(rank) for rank in node.split(".")) if re.fullmatch(r"\d+(\.\d+)*", node) else () for node in text.split()]
+    for node, told in zip(found, text.split(), strict=True):
+        if not node or len(node) > width or max(node) >= ranks:
+            raise SettingError(
+                f"tree has a node {told!r}; nodes are ranks below {ranks} joined by dots, at most {width} of them, such as 0.1"
+            )
+        if len(node) > 1 and node[:-1] not in found:
+            raise SettingError(f"tree has a node {told!r} but not {'.'.join(map(str, node[:-1]))!r}, which it continues; name that, too")
+    if not found or len(set(found)) < len(found):
+        raise SettingError(f"tree is {text!r}; name at least one node, and each once")
+    return found
+
+
 def all_prefixes(tokens: Tensor, score: Tensor, nodes: int) -> Grown:
     """Candidates [S, N] among which the `nodes` best prefixes are, from the likeliest tokens of each place and their scores [S, W, R].
 
@@ -113,6 +153,15 @@ def next_level(grown: Grown, tokens: Tensor, score: Tensor) -> Grown:
     fresh = (tokens.flatten(1), parent, depth, sums, before + order, 1 + rows - ranks + order // ranks)
     own = (grown.tokens, grown.parent, grown.depth, grown.score, grown.beam, grown.row_parent)
     return Grown(*(torch.cat(pair, 1) for pair in zip(own, fresh, strict=True)))
+
+
+def gain_of(before: Grown, after: Grown, nodes: int) -> Tensor:
+    """What more candidates add to the tokens that the best `nodes` of them promise together, [S] (OPT-Tree, arXiv 2406.17276)."""
+
+    def promised(grown: Grown) -> Tensor:
+        return grown.score.exp().sort(dim=1, descending=True).values[:, :nodes].sum(1)
+
+    return promised(after) - promised(before)
 
 
 def rows_of(grown: Grown, root: Tensor, ranks: int) -> tuple[Step, Tensor]:

@@ -45,28 +45,31 @@ RECIPES: dict[str, Recipe] = {
         "Token Recycling, arXiv 2408.08696",
     ),
     "draft-model": Recipe(
-        lambda draft="tiny-draft", width=4, confidence=0.0, pace=0.0, verifier="coupled": makers.by_draft_model(
-            draft, width, confidence, verifier, pace
+        lambda draft="tiny-draft", width=4, confidence=0.0, pace=0.0, paths=1, trunk=0, verifier="coupled": makers.by_draft_model(
+            draft, width, confidence, verifier, pace, paths=paths, trunk=trunk
         ),
         "a smaller network of the same tokenizer drafts, up to the first place whose likeliest token has less than `confidence`; pace > 0: "
-        "as many tokens as were accepted lately, `pace` being the weight of the newest draft",
+        "as many tokens as were accepted lately, `pace` being the weight of the newest draft; paths > 1: so many independent draws, behind "
+        "`trunk` tokens that they share",
         "Speculative decoding, arXiv 2211.17192 and 2302.01318",
     ),
     "dflash": Recipe(
         makers.on_features("block", "tiny-dflash", 7, 0, 8),
-        "a network drafts a block at once from the target's hidden states: a chain, or the `nodes` likeliest prefixes of up to `ranks` "
-        "tokens a place (DDTree)",
+        "a network drafts a block at once from the target's hidden states: a chain, the `nodes` likeliest prefixes of up to `ranks` tokens "
+        "a place (DDTree), the `tree` that is written as ranks (0 1 0.0), or `paths` independent draws behind `trunk` tokens",
         "DFlash, arXiv 2602.06036; DDTree, arXiv 2604.12989",
     ),
     "eagle": Recipe(
         makers.on_features("eagle", "tiny-eagle3", 5, 0, 4),
         "one layer drafts token by token from the target's hidden states: a chain, or the `nodes` likeliest of a tree whose every level "
-        "grows by `ranks` tokens behind each of the `ranks` likeliest prefixes",
-        "EAGLE-3, arXiv 2503.01840; its trees, EAGLE-2, arXiv 2406.16858",
+        "grows by `ranks` tokens behind each of the `ranks` likeliest prefixes, as long as it promises `gain` more tokens; or `paths` "
+        "independent draws behind `trunk` tokens",
+        "EAGLE-3, arXiv 2503.01840; its trees, EAGLE-2, arXiv 2406.16858; `gain`, OPT-Tree, arXiv 2406.17276",
     ),
     "medusa": Recipe(
         makers.on_features("heads", "tiny-medusa", 4, 16, 8),
-        "heads on the target's last hidden state draft one place each: a chain, or the `nodes` likeliest prefixes of up to `ranks` tokens",
+        "heads on the target's last hidden state draft one place each: a chain, the `nodes` likeliest prefixes of up to `ranks` tokens, "
+        "the `tree` that is written as ranks (0 1 0.0), or `paths` independent draws behind `trunk` tokens",
         "Medusa, arXiv 2401.10774",
     ),
     "jacobi": Recipe(

@@ -51,10 +51,9 @@ def test_completions_come_in_the_order_of_requests(replica: Replica) -> None:
 
 
 def test_a_slow_row_does_not_hold_up_others(replica: Replica) -> None:
-    slow = replica.submit_soon(rows(1, {0: "[[fake slow 1.5]]"}))
-    began = time.monotonic()
+    slow = replica.submit_soon(rows(1, {0: "[[fake slow 3]]"}))
     replica.submit_soon(rows(200)).result(timeout=10)
-    assert time.monotonic() - began < 1.2
+    assert not slow.done()
     assert slow.result(timeout=10)[0].error is None
 
 

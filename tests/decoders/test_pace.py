@@ -44,7 +44,7 @@ def test_a_text_gets_its_first_rows(seed: int) -> None:
 
 def some(verifier: str, pace: float, **params: Any) -> list[Request]:
     own = {"verifier": verifier, "width": 8, "pace": pace, **params}
-    return [request(f"{k}", [k, 5, k % 3], "draft-model", k, own, max_tokens=40, temperature=(0.0, 0.9)[k % 2]) for k in range(8)]
+    return [request(f"{k}", [k, 5, k % 3], "draft-model", k, own, max_tokens=24, temperature=(0.0, 0.9)[k % 2]) for k in range(6)]
 
 
 @pytest.mark.parametrize("verifier", ["coupled", "rejection", "block"])
@@ -56,7 +56,7 @@ def test_drafts_as_long_as_they_were_worth(verifier: str) -> None:
     hopeless = [run(engine(draft=HashLM(99)), some(verifier, pace)) for pace in (0.0, 0.3)]
     drafted = [sum(one.stats.drafted for one in done.values()) for done in hopeless]
     assert drafted[1] < 0.5 * drafted[0]
-    crowd = run(engine(num_pages=60), some(verifier, 0.3))
+    crowd = run(engine(num_pages=40), some(verifier, 0.3))
     assert {name: ids(one) for name, one in crowd.items()} == {name: ids(one) for name, one in slow.items()}
     if verifier == "coupled":
         plain = run(engine(), [dataclasses.replace(one, decoder="ar", decoder_params={}) for one in some(verifier, 0.3)])

@@ -30,7 +30,7 @@ def watch(process: psutil.Process, peaks: list[int]) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize("count", [6_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_one_large_row_group(count: int, ray_address: str, tmp_path: Path) -> None:
     table = pa.table({"id": range(count), "prompt": [f"short row {row}" for row in range(count)]})
     pq.write_table(table, tmp_path / "in.parquet", row_group_size=count)
