@@ -24,7 +24,7 @@ run: venv
 	$(BIN)/python examples/compare.py $(OUTPUT)-tiny-ar $(OUTPUT)-tiny-mbd
 
 test: venv-test
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not gpu" $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -m "not slow and not gpu" $(ARGS)
 
 test-slow: venv-test
 	$(BIN)/pytest -m "slow and not gpu" $(ARGS)

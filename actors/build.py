@@ -47,10 +47,10 @@ def build_engine(
     if asked is not None:
         drafts = {asked.model: load_draft(asked, model, network)}
     built = Engine(network, build_text(model), engine, device=device, past=past, drafts=drafts)
-    if decoder is not None and asked is not None and asked.kind != "network" and engine.draft_floor:
+    if asked is not None and asked.kind != "network" and engine.draft_floor:
         from drawloom.actors.probe import probe
 
-        probe(built, decoder, asked.model, getattr(drafts[asked.model], "trial", None), engine.draft_floor)
+        probe(built, asked.model, getattr(drafts[asked.model], "trial", None), engine.draft_floor)
     return built
 
 

@@ -29,6 +29,7 @@ from drawloom.settings import nearest
 
 SUB_CACHES = ("none", "sub")
 ESTIMATES = ("entropy", "margin")
+KINDS = {"draft-model": "network", "dflash": "block", "eagle": "eagle", "medusa": "heads"}
 MOST_ROWS, MOST_REMEMBERED = 1024, 1 << 16
 WHOLE = 1 << 20  # a block that no canvas fills: all positions are open at once
 
@@ -73,11 +74,7 @@ def drafted(drafter: Drafter, width: int, verifier: str, pace: float = 0.0) -> D
     return DraftVerify(drafter, width) if found.same_text else tree(chain(drafter, width), 0, verifier)
 
 
-def by_draft_model(
-    draft: str, width: int, confidence: float, verifier: str, pace: float, kind: str = "network", paths: int = 1, trunk: int = 0
-) -> Decoder:
-    if paths != 1 or trunk:
-        return _drawn(Drafting(draft, width, confidence, False, True, kind, paths=paths, trunk=trunk), pace, verifier)
+def by_draft_model(draft: str, width: int, confidence: float, verifier: str, pace: float, kind: str = "network") -> Decoder:
     if not 0 <= confidence <= 1:
         raise SettingError(f"confidence is {confidence}; a probability from 0 to 1 is needed")
     found = verifier_named(verifier)
@@ -85,90 +82,66 @@ def by_draft_model(
     return drafted(by_network(asked), width, verifier, pace)
 
 
-def _drawn(asked: Drafting, pace: float, verifier: str) -> Decoder:
-    """Independent paths behind a trunk."""
-    at_least(1, width=asked.width)
-    at_least(2, paths=asked.paths)
-    if not 0 <= asked.trunk < asked.width:
-        raise SettingError(
-            f"trunk is {asked.trunk}; paths part before the last of {asked.width} tokens (width): 0 to {asked.width - 1} are possible"
-        )
-    if pace or asked.confidence:
-        raise SettingError("pace and confidence are for chains; paths are as long as they are asked to be: leave them out, or set paths=1")
-    if verifier_named(verifier).coupled:
-        raise SettingError(
-            f"paths under {verifier!r} would all be the same, drawn with the target's noise; take another verifier, such as block"
-        )
-    return tree(sampled_paths(asked), 0, verifier)
-
-
 def on_features(kind: str, draft: str, width: int, nodes: int, ranks: int) -> Callable[..., Decoder]:
     """The maker of a recipe whose drafter reads the target's hidden states, with these defaults; nodes 0: a chain, else a tree."""
-    growing = kind == "eagle"
 
-    def at_once(
+    def make(
         draft: str = draft,
         width: int = width,
         nodes: int = nodes,
         ranks: int = ranks,
         confidence: float = 0.0,
         pace: float = 0.0,
-        paths: int = 1,
-        trunk: int = 0,
-        verifier: str = "coupled",
-        tree: str = "",
-    ) -> Decoder:
-        if tree:
-            return _static(Drafting(draft, width, confidence, True, False, kind, ranks), tree, pace, verifier)
-        if nodes and paths == 1:
-            return _likeliest(Drafting(draft, width, confidence, True, False, kind, ranks, nodes), pace, verifier)
-        return by_draft_model(draft, width, confidence, verifier, pace, kind, paths, trunk)
-
-    def serial(
-        draft: str = draft,
-        width: int = width,
-        nodes: int = nodes,
-        ranks: int = ranks,
-        gain: float = 0.0,
-        confidence: float = 0.0,
-        pace: float = 0.0,
-        paths: int = 1,
-        trunk: int = 0,
         verifier: str = "coupled",
     ) -> Decoder:
-        if nodes and paths == 1:
-            return _likeliest(Drafting(draft, width, confidence, True, False, kind, ranks, nodes, gain), pace, verifier)
-        return by_draft_model(draft, width, confidence, verifier, pace, kind, paths, trunk)
+        if not nodes:
+            return by_draft_model(draft, width, confidence, verifier, pace, kind)
+        if pace:
+            raise SettingError("pace is for chains; a tree has the nodes that it is given: set nodes=0, or leave pace out")
+        return likeliest(Drafting(draft, width, confidence, True, False, kind, ranks, nodes), verifier)
 
-    return serial if growing else at_once
-
-
-def _static(asked: Drafting, text: str, pace: float, verifier: str) -> Decoder:
-    """The tree that is written."""
-    at_least(1, width=asked.width, ranks=asked.ranks)
-    choices = choices_of(text, asked.width, asked.ranks)
-    asked = replace(asked, coupled=verifier_named(verifier).coupled, most=len(choices))
-    if pace or asked.confidence:
-        raise SettingError(
-            "pace and confidence choose how much is drafted, and a static tree has the nodes that it is given: leave them out"
-        )
-    return tree(static_tree(asked, choices), 0, verifier)
+    return make
 
 
-def _likeliest(asked: Drafting, pace: float, verifier: str) -> Decoder:
-    """A tree of the likeliest prefixes."""
-    nodes = asked.most
-    at_least(1, width=asked.width, nodes=nodes, ranks=asked.ranks)
+def likeliest(asked: Drafting, verifier: str) -> Decoder:
+    """A tree of the `asked.most` likeliest prefixes."""
+    at_least(1, width=asked.width, nodes=asked.most, ranks=asked.ranks)
     if asked.gain < 0:
         raise SettingError(f"gain is {asked.gain}, at least 0 is needed (0: all levels are drafted)")
-    if pace:
-        raise SettingError("pace is for chains; a tree has the nodes that it is given: set nodes=0, or leave pace out")
     if not 0 <= asked.confidence <= 1:
         raise SettingError(f"confidence is {asked.confidence}; a probability from 0 to 1 is needed")
     if asked.confidence and asked.kind == "eagle":
         raise SettingError("confidence ends chains and the trees of dflash and medusa; a tree of eagle has its nodes: leave it out")
     asked = replace(asked, coupled=verifier_named(verifier).coupled)
-    return tree(reranked(asked, nodes) if asked.kind == "eagle" else best_first(asked, nodes), 0, verifier)
+    return tree(reranked(asked, asked.most) if asked.kind == "eagle" else best_first(asked, asked.most), 0, verifier)
+
+
+def static(draft: str, by: str, nodes: str, verifier: str) -> Decoder:
+    """The tree that is written, of a network that says its places at once."""
+    if (kind := _kind(by)) not in ("block", "heads"):
+        raise SettingError(f"by is {by!r}; a static tree is drafted by 'dflash' or 'medusa', whose networks say all places at once")
+    choices = choices_of(nodes)
+    width, ranks = max(map(len, choices)), 1 + max(map(max, choices))
+    asked = Drafting(draft, width, 0.0, verifier_named(verifier).coupled, False, kind, ranks, len(choices))
+    return tree(static_tree(asked, choices), 0, verifier)
+
+
+def independent(draft: str, by: str, width: int, paths: int, trunk: int, verifier: str) -> Decoder:
+    """Independent paths behind a trunk."""
+    at_least(1, width=width)
+    at_least(2, paths=paths)
+    if not 0 <= trunk < width:
+        raise SettingError(f"trunk is {trunk}; paths part before the last of {width} tokens (width), so 0 to {width - 1} are possible")
+    if verifier_named(verifier).coupled:
+        raise SettingError(f"paths under {verifier!r} would all be the same, drawn with the target's noise; take another, such as 'block'")
+    return tree(sampled_paths(Drafting(draft, width, 0.0, False, True, _kind(by), paths=paths, trunk=trunk)), 0, verifier)
+
+
+def _kind(by: str) -> str:
+    """How a decoder's networks draft, by its name."""
+    if by not in KINDS:
+        raise SettingError(f"by is {by!r}; {nearest(by, list(KINDS))}")
+    return KINDS[by]
 
 
 def remembering(width: int, own: lookup, share: float, memory: int) -> DraftVerify:

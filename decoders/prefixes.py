@@ -19,6 +19,8 @@ from drawloom.decoders.trees import Outcome, Tree, bits_of
 from drawloom.errors import SettingError
 from drawloom.kernels.verify import reach
 
+MOST_DEPTH, MOST_RANKS = 64, 256  # of a static tree
+
 
 @dataclass(frozen=True)
 class Ranked:
@@ -104,18 +106,19 @@ class static_tree(best_first):
         return Tree(torch.cat([last, state.tokens[:, picks]], 1), parent, depth, valid)
 
 
-def choices_of(text: str, width: int, ranks: int) -> list[tuple[int, ...]]:
+def choices_of(text: str) -> list[tuple[int, ...]]:
     """A static tree as it is written, "0 1 0.0 0.1 0.0.0": its nodes. Raises SettingError when it is none."""
-    found = [tuple(int(rank) for rank in node.split(".")) if re.fullmatch(r"\d+(\.\d+)*", node) else () for node in text.split()]
-    for node, told in zip(found, text.split(), strict=True):
-        if not node or len(node) > width or max(node) >= ranks:
+    told = text.split()
+    found = [tuple(map(int, node.split("."))) if re.fullmatch(r"\d{1,3}(\.\d{1,3})*", node) else () for node in told]
+    for node, written in zip(found, told, strict=True):
+        if not node or len(node) > MOST_DEPTH or max(node) >= MOST_RANKS:
             raise SettingError(
-                f"tree has a node {told!r}; nodes are ranks below {ranks} joined by dots, at most {width} of them, such as 0.1"
+                f"nodes has {written!r}; a node is at most {MOST_DEPTH} ranks below {MOST_RANKS} joined by dots, such as 0.1"
             )
         if len(node) > 1 and node[:-1] not in found:
-            raise SettingError(f"tree has a node {told!r} but not {'.'.join(map(str, node[:-1]))!r}, which it continues; name that, too")
+            raise SettingError(f"nodes has {written!r} but not {'.'.join(map(str, node[:-1]))!r}, which it continues; name that, too")
     if not found or len(set(found)) < len(found):
-        raise SettingError(f"tree is {text!r}; name at least one node, and each once")
+        raise SettingError(f"nodes is {text!r}; name at least one node, and each once")
     return found
 
 

@@ -8,10 +8,9 @@ from functools import lru_cache
 
 from drawloom.decoders import makers, scores
 from drawloom.decoders.denoise import Denoise
-from drawloom.decoders.draft_verify import DraftVerify
-from drawloom.decoders.drafters import jacobi, lookup, none
 from drawloom.decoders.frontier import Rules
 from drawloom.decoders.recipe import FULL, SHIFTED_BLOCKS, Recipe, Value, diffusion
+from drawloom.decoders.recipes_speculative import SPECULATIVE
 from drawloom.decoders.self_verify import above_score, bandit, between_scores, long_run
 from drawloom.decoders.step import Decoder
 from drawloom.errors import SettingError
@@ -19,77 +18,7 @@ from drawloom.kernels.attention import FULL as FULL_TOKENS
 from drawloom.settings import nearest
 
 RECIPES: dict[str, Recipe] = {
-    "ar": Recipe(
-        lambda: DraftVerify(none(), 0),
-        "plain autoregression, one token a forward",
-        "",
-    ),
-    "lookup": Recipe(
-        lambda width=16, ngram=8, least=2, per_match=1, pace=0.0, verifier="coupled": makers.drafted(
-            lookup(ngram, least, per_match), width, verifier, pace
-        ),
-        "drafts what followed the last n tokens earlier in the text, up to per_match * n tokens of it",
-        "Prompt lookup decoding, Saxena 2023; LLMA, arXiv 2304.04487; SuffixDecoding, arXiv 2411.04975",
-    ),
-    "suffix": Recipe(
-        lambda width=16, ngram=8, least=2, per_match=2, share=0.1, memory=262144: makers.remembering(
-            width, lookup(ngram, least, per_match), share, memory
-        ),
-        "drafts what most often followed the longest suffix that other texts of this engine had, or the text itself as lookup does; "
-        "remembers the last `memory` tokens, and stops where the product of shares falls below `share`",
-        "SuffixDecoding, arXiv 2411.04975",
-    ),
-    "recycling": Recipe(
-        lambda nodes=32, depth=6: makers.recycled(nodes, depth),
-        "drafts a tree of `nodes` tokens that the target found likely after the same tokens before, in any text of the engine",
-        "Token Recycling, arXiv 2408.08696",
-    ),
-    "draft-model": Recipe(
-        lambda draft="tiny-draft", width=4, confidence=0.0, pace=0.0, paths=1, trunk=0, verifier="coupled": makers.by_draft_model(
-            draft, width, confidence, verifier, pace, paths=paths, trunk=trunk
-        ),
-        "a smaller network of the same tokenizer drafts, up to the first place whose likeliest token has less than `confidence`; pace > 0: "
-        "as many tokens as were accepted lately, `pace` being the weight of the newest draft; paths > 1: so many independent draws, behind "
-        "`trunk` tokens that they share",
-        "Speculative decoding, arXiv 2211.17192 and 2302.01318",
-    ),
-    "dflash": Recipe(
-        makers.on_features("block", "tiny-dflash", 7, 0, 8),
-        "a network drafts a block at once from the target's hidden states: a chain, the `nodes` likeliest prefixes of up to `ranks` tokens "
-        "a place (DDTree), the `tree` that is written as ranks (0 1 0.0), or `paths` independent draws behind `trunk` tokens",
-        "DFlash, arXiv 2602.06036; DDTree, arXiv 2604.12989",
-    ),
-    "eagle": Recipe(
-        makers.on_features("eagle", "tiny-eagle3", 5, 0, 4),
-        "one layer drafts token by token from the target's hidden states: a chain, or the `nodes` likeliest of a tree whose every level "
-        "grows by `ranks` tokens behind each of the `ranks` likeliest prefixes, as long as it promises `gain` more tokens; or `paths` "
-        "independent draws behind `trunk` tokens",
-        "EAGLE-3, arXiv 2503.01840; its trees, EAGLE-2, arXiv 2406.16858; `gain`, OPT-Tree, arXiv 2406.17276",
-    ),
-    "medusa": Recipe(
-        makers.on_features("heads", "tiny-medusa", 4, 16, 8),
-        "heads on the target's last hidden state draft one place each: a chain, the `nodes` likeliest prefixes of up to `ranks` tokens, "
-        "the `tree` that is written as ranks (0 1 0.0), or `paths` independent draws behind `trunk` tokens",
-        "Medusa, arXiv 2401.10774",
-    ),
-    "jacobi": Recipe(
-        lambda width=8, verifier="coupled": makers.drafted(jacobi(makers.count(width=width)), width, verifier),
-        "drafts the target's own answers to the last draft",
-        "Parallel (Jacobi) decoding, arXiv 2305.10427",
-    ),
-    "jacobi-forcing": Recipe(
-        lambda block=16, blocks=2, spawn=0.85, pool=4, width=8, verifier="coupled": makers.forced(
-            block, blocks, spawn, pool, width, verifier
-        ),
-        "jacobi over blocks: a draft ends with its block, one more block is drafted once the share `spawn` of a block is final; what was "
-        "said behind rejected tokens is tried again, in up to `pool` branches of `width` tokens",
-        "Jacobi Forcing, multi-block decoding with rejection recycling, arXiv 2512.14681",
-    ),
-    "lookahead": Recipe(
-        lambda window=8, ngram=4, guesses=4, pool=64, verifier="coupled": makers.looking_ahead(window, ngram, guesses, pool, verifier),
-        "Jacobi iterations over a window give n-grams; up to `guesses` of the last `pool` ones are verified beside them",
-        "Lookahead decoding, arXiv 2402.02057",
-    ),
+    **SPECULATIVE,
     "block": diffusion(
         lambda mask, block=32, threshold=0.9, score="max_probability": makers.one_block(mask, block, scores.threshold(threshold), score),
         "one block at a time; reveals what is above the threshold; fallback: the surest position",

@@ -4,8 +4,10 @@ Laws of drafts: "one_hot" is a function of final tokens and past answers; "sampl
 with them; "distinct" ones are drawn without replacement; "chosen" drafts depend on tokens that could be dropped, in any other way.
 """
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from drawloom.errors import SettingError
 from drawloom.kernels import verify_sampled as tensor
@@ -76,23 +78,48 @@ VERIFIERS = {
             tensor.best_path,
             paths=True,
         ),
-        Verifier("typical", False, EVERY, "typical acceptance; Medusa, arXiv 2401.10774", tensor.typical),
+        Verifier(
+            "typical", False, EVERY, "typical acceptance, with numbers `epsilon` and `alpha`; Medusa, arXiv 2401.10774", tensor.typical
+        ),
         Verifier(
             "among-top",
             False,
             EVERY,
-            "among the target's three likeliest; blockwise parallel decoding, Stern et al. 2018",
+            "among the target's `top` likeliest, at most `within` nats below the best; blockwise parallel decoding, Stern et al. 2018",
             tensor.among_top,
         ),
     )
 }
 
 
-def verifier_named(name: str) -> Verifier:
-    """Raises SettingError when there is none."""
+def verifier_named(told: str) -> Verifier:
+    """A verifier by its name; lossy ones may have numbers behind it: "typical:epsilon=0.2,alpha=0.5". Raises SettingError when there is
+    none of that name, or it has no such number."""
+    name, _, numbers = told.partition(":")
     if name not in VERIFIERS:
         raise SettingError(f"verifier {name!r} is unknown; {nearest(name, list(VERIFIERS))}")
-    return VERIFIERS[name]
+    found = VERIFIERS[name]
+    if numbers and found.lossless:
+        raise SettingError(f"verifier {name!r} has no numbers, and {numbers!r} stands behind it; leave that out")
+    return replace(found, judge=_with(found, numbers)) if numbers else found
+
+
+def _with(verifier: Verifier, told: str) -> Callable[..., tensor.Verdict]:
+    """Its algorithm with the numbers that stand behind its name."""
+    assert verifier.judge is not None
+    known = {one.name: one.default for one in inspect.signature(verifier.judge).parameters.values() if one.kind is one.KEYWORD_ONLY}
+    found: dict[str, float] = {}
+    for part in told.split(","):
+        key, _, value = part.partition("=")
+        if key not in known:
+            raise SettingError(f"verifier {verifier.name!r} has no number {key!r}; {nearest(key, list(known))}")
+        try:
+            found[key] = type(known[key])(value)
+        except ValueError:
+            raise SettingError(f"verifier {verifier.name!r}: {key} is {value!r}; a number such as {known[key]} is needed") from None
+        if not found[key] >= 0:
+            raise SettingError(f"verifier {verifier.name!r}: {key} is {value}; at least 0 is needed")
+    return partial(verifier.judge, **found)
 
 
 def check_law(verifier: Verifier, law: str, *, paths: bool = False) -> None:

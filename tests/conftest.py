@@ -1,7 +1,7 @@
 """One Ray cluster for all tests of a session, in processes of its own, which jobs join by its address; and who runs which tests."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +15,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """With several workers (`pytest -n 2 --dist loadgroup`) a file's tests stay together, and those that start clusters and servers all
-    run on one worker, one after the other."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers (`pytest -n 2 --dist loadgroup --no-loadscope-reorder`) a file's tests stay together; those that run clusters
+    and servers begin, all on one worker, while the other takes up the rest."""
     for item in items:
         place = Path(item.path).relative_to(Path(__file__).parent)
-        group = "jobs" if place.parts[0] in ("pipelines", "jobs") else str(place)
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group("pipelines" if place.parts[0] == "pipelines" else str(place)))
+    items.sort(key=lambda item: "pipelines" not in Path(item.path).parts)
 
 
 @pytest.fixture(scope="session")

@@ -84,15 +84,15 @@ def publish(zoo: Path, target: Path, rows: int, seed: int) -> list[str]:
         machine = engine_and_text(str(target / "tiny-ar" if curve else folder), 16, curve)
         usual, long = (measure(*machine, held_out(rows, seed, stretch), recipe, params) for stretch in (1, STRETCH))
         if curve:
-            promise(machine[0], recipe, folder, seed)
+            promise(machine[0], folder, seed)
         (folder / "README.md").write_text(card(name, zoo / name, usual, long, rows, seed))
     return found
 
 
-def promise(engine: Engine, recipe: str, folder: Path, seed: int) -> None:
+def promise(engine: Engine, folder: Path, seed: int) -> None:
     """Write down what a drafter's drafts are worth on a few held-out tasks, for the trial when it is loaded."""
     prompts = [task.prompt for kind in ("arithmetic", "json") for task in tasks("held-out", seed, 3, (kind,))]
-    found = {"prompts": prompts, "accepted": round(accepted(engine, recipe, str(folder), prompts), 4)}
+    found = {"prompts": prompts, "accepted": round(accepted(engine, str(folder), prompts), 4)}
     (folder / TRIAL).write_text(json.dumps(found, indent=2) + "\n")
 
 

@@ -105,9 +105,8 @@ class BlockDrafter(ParallelDrafter):
         if options.said:
             network.lm_head = exact(network.lm_head)
         self._angles = network.body.rotary_emb
-        self._sides: list[tuple[Any, Any, Any]] = [  # before the body packs its own
-            (*map(exact, sides_of(layer.self_attn)), layer.self_attn.k_norm) for layer in map(_any, network.body.layers)
-        ]
+        sides = [(*sides_of(layer.self_attn), layer.self_attn.k_norm) for layer in map(_any, network.body.layers)]
+        self._sides: list[tuple[Any, Any, Any]] = [(exact(key), exact(value), norm) for key, value, norm in sides]  # before the body packs
         self._body = TransformersModel(_headless(network, target), _info(name, config))
         self._head_dim = config.head_dim
 
@@ -165,7 +164,7 @@ class BlockDrafter(ParallelDrafter):
             write_rows(turn(own, cosines, sines), value(context).unflatten(-1, (-1, self._head_dim)), keys, values, slots)
 
 
-def sides_of(attention: Any) -> tuple[nn.Module, nn.Module]:
+def sides_of(attention: Any) -> tuple[Any, Any]:
     """What makes keys and values of the target's tokens."""
     if hasattr(attention, "k_proj_target"):
         return attention.k_proj_target, attention.v_proj_target

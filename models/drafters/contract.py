@@ -54,7 +54,10 @@ class FeatureDrafter(ABC):
 class Reading(Protocol):
     """The texts that draft now, as an engine's pages hold them."""
 
-    last: Tensor  # [M] int64, the last final token of each, which the target has not read
+    @property
+    def last(self) -> Tensor:
+        """The last final token of each, which the target has not read, [M] int64."""
+        ...
 
     def unread(self) -> tuple[Tensor, Tensor]:
         """Positions and slots [N] of the tokens that the target has read and the drafter has not."""

@@ -43,15 +43,15 @@ class EagleNetwork(nn.Module):
     def __init__(self, config: LlamaConfig, options: EagleOptions, target_width: int, draft_vocab: int) -> None:
         super().__init__()
         self.config, self.options = config, options
-        width, norm = options.num_taps * target_width, {"eps": config.rms_norm_eps}
+        width, eps = options.num_taps * target_width, config.rms_norm_eps
         if options.norm_before_fc:
-            self.input_norm = nn.RMSNorm(width, **norm)
+            self.input_norm = nn.RMSNorm(width, eps=eps)
         if options.fc_norm:
-            self.fc_norm = nn.ModuleList(nn.RMSNorm(target_width, **norm) for _ in range(options.num_taps))
+            self.fc_norm = nn.ModuleList(nn.RMSNorm(target_width, eps=eps) for _ in range(options.num_taps))
         self.fc: Any = nn.Linear(width, config.hidden_size, bias=False)
         self.midlayer = WideLayer(config, norm_before_residual=options.norm_before_residual)
         self.more = nn.ModuleList(PlainLayer(config) for _ in range(options.depth - 1))
-        self.norm = nn.RMSNorm(config.hidden_size, **norm)
+        self.norm = nn.RMSNorm(config.hidden_size, eps=eps)
         self.lm_head: Any = nn.Linear(config.hidden_size, draft_vocab, bias=False)
         if options.own_embeddings:
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)

@@ -76,13 +76,19 @@ def test_one_text_for_a_seed_in_any_company(verifier: str) -> None:
         assert {one.id: ids(done[one.id]) for one in asked} == alone
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS[2:])
-def test_the_law_is_the_targets(verifier: str) -> None:
+SHAPES: list[tuple[str, dict[str, Any]]] = [("draft-model", {"verifier": verifier, "width": 3}) for verifier in VERIFIERS[2:]]
+SHAPES += [("sampled-paths", {"verifier": verifier, "width": 2, "paths": 2}) for verifier in ("rejection", "kseq", "block", "best-path")]
+SHAPES += [("sampled-paths", {"verifier": "block", "width": 3, "paths": 3, "trunk": 1})]
+SHAPES += [("sampled-paths", {"verifier": "block", "width": 2, "by": by, "draft": f"tiny-{by}"}) for by in ("dflash", "medusa")]
+SHAPES += [("sampled-paths", {"verifier": "best-path", "width": 2, "by": "eagle", "draft": "tiny-eagle3", "paths": 3})]
+
+
+@pytest.mark.parametrize(("name", "params"), SHAPES, ids=[" ".join(map(str, (name, *params.values()))) for name, params in SHAPES])
+def test_the_law_is_the_targets(name: str, params: dict[str, Any]) -> None:
     """Of the first two tokens, against plain autoregression: a two-sample chi-square test."""
     settings = {"max_tokens": 2, "temperature": 1.0, "n": 100, "ignore_eos": True}
-    params = {"verifier": verifier, "width": 3}
     counts = []
-    for decoder, own in (("draft-model", params), ("ar", {})):
+    for decoder, own in ((name, params), ("ar", {})):
         asked = [request(f"{k}", [1, 2], decoder, 1000 * len(counts) + k, own, **settings) for k in range(30)]
         done = run_on(engine(max_sequences=400, num_pages=3000), asked)
         counts.append(Counter(sample.token_ids for one in done.values() for sample in one.samples))
@@ -121,3 +127,33 @@ def test_logprobs_are_the_targets() -> None:
     done = run_on(engine(), [*asked, *plain(asked)])
     for one in asked:
         assert done[one.id].samples[0].logprobs == done[f"ar {one.id}"].samples[0].logprobs
+
+
+def test_lossy_verifiers_take_their_numbers() -> None:
+    """Every token is among as many as there are; only the best one is the best; a bar that no probability reaches stops every draft."""
+    shares = []
+    for verifier in ("among-top:top=64", "among-top:top=1", "among-top:top=64,within=0", "typical:epsilon=2,alpha=99999"):
+        done = run_on(engine(), some(9, verifier))
+        stats = [one.stats for one in done.values()]
+        shares.append(sum(one.accepted for one in stats) / sum(one.drafted for one in stats))
+    assert shares[0] > 0.85  # what is drafted beyond the limit is not accepted
+    assert shares[1] == shares[2] < 0.8
+    assert shares[3] < 0.2
+
+
+@pytest.mark.parametrize(
+    ("verifier", "says"),
+    [
+        ("block:epsilon=1", "'block' has no numbers"),
+        ("coupled:epsilon=1", "'coupled' has no numbers"),
+        ("typical:epsilom=1", "no number 'epsilom'; did you mean 'epsilon'"),
+        ("typical:epsilon", "epsilon is ''; a number such as 0.09"),
+        ("typical:epsilon=-1", "at least 0"),
+        ("typical:epsilon=nan", "at least 0"),
+        ("among-top:top=1.5", "top is '1.5'; a number such as 3"),
+        ("typical2:epsilon=1", "'typical2' is unknown"),
+    ],
+)
+def test_wrong_numbers_of_verifiers_are_refused(verifier: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        build("draft-model", {"verifier": verifier}, None)

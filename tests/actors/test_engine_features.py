@@ -188,3 +188,83 @@ def test_a_confidence_head_ends_drafts(form: str, target: str, drafter: Any, mon
             assert num == (sure.index(False) if False in sure else WIDTH)
             lengths.add(num)
     assert len(lengths) > 1
+
+
+@pytest.mark.parametrize("form", checkpoints.FORMS)
+@pytest.mark.parametrize(("paths", "trunk"), [(2, 0), (3, 2)])
+def test_paths_are_drawn_behind_their_own_tokens(form: str, paths: int, trunk: int, target: str, drafter: Any, monkeypatch: Any) -> None:
+    """At temperature 0 every path is the chain that its reference drafts; at others the texts are those of autoregression under `match`."""
+    folder, seen = drafter(form), []
+    original = DraftModels._by
+
+    def watch(self: DraftModels, model: Any, who: Any) -> Any:
+        texts, out = [list(one.tokens) for one in who.texts], original(self, model, who)
+        seen.extend(zip(texts, out.tokens.tolist(), who.dice.temperature.tolist(), strict=True))
+        return out
+
+    monkeypatch.setattr(DraftModels, "_by", watch)
+    params = {"draft": folder, "by": checkpoints.RECIPES[checkpoints.kind_of(form)], "width": WIDTH, "paths": paths, "trunk": trunk}
+    asked = [
+        Request(f"{one.id}", one.prompt_token_ids, one.sampling, seed=one.seed, decoder="sampled-paths", decoder_params=params)
+        for one in some(4, form, folder)
+    ]
+    done = run(checkpoints.engine_of(target, folder, form, num_pages=60), [*asked, *plain(asked)])
+    for one in asked:
+        for index in range(one.sampling.n):
+            assert ids(done[one.id], index) == ids(done[f"ar {one.id}"], index)
+    naive = checkpoints.Naive(form, tiny.plain(target), checkpoints.network_of(form))
+    levels = [1] * trunk + [paths] * (WIDTH - trunk)
+    cold = [(text, draft) for text, draft, temperature in seen if not temperature]
+    assert len(cold) > 10
+    for text, draft in cold:
+        chain = naive.draft(text, WIDTH)
+        assert draft == [token for token, count in zip(chain, levels, strict=True) for _ in range(count)]
+    warm = [draft for _, draft, temperature in seen if temperature]
+    assert form == "eagle-1" or any(draft[-1] != draft[-2] for draft in warm)  # whose weights are so large that nothing is drawn
+
+
+@pytest.mark.parametrize("form", ["block", "heads", "p-eagle", "hydra-ungrounded"])
+def test_a_static_tree_keeps_the_text(form: str, target: str, drafter: Any) -> None:
+    params = {"draft": drafter(form), "by": checkpoints.RECIPES[checkpoints.kind_of(form)], "nodes": "0 1 0.0 0.1 1.0 0.0.0"}
+    asked = [
+        Request(one.id, one.prompt_token_ids, one.sampling, seed=one.seed, decoder="static-tree", decoder_params=params)
+        for one in some(5, form, drafter(form))
+    ]
+    done = run(checkpoints.engine_of(target, drafter(form), form, num_pages=60), [*asked, *plain(asked)])
+    for one in asked:
+        assert ids(done[one.id]) == ids(done[f"ar {one.id}"])
+    assert sum(done[one.id].stats.accepted for one in asked) > 0
+
+
+def test_a_tree_stops_where_it_gains_nothing(target: str, drafter: Any) -> None:
+    """OPT-Tree: with a gain that no level reaches the tree has one level, with none it is EAGLE-2's; the text is the same."""
+    texts, accepted = [], []
+    for name, more in (("eagle", {}), ("opt-tree", {"gain": 0.0}), ("opt-tree", {"gain": 0.3}), ("opt-tree", {"gain": 9.0})):
+        params = {"draft": drafter("eagle"), "width": WIDTH, "nodes": 9, "ranks": 3, **more}
+        asked = [
+            Request(one.id, one.prompt_token_ids, one.sampling, seed=one.seed, decoder=name, decoder_params=params)
+            for one in some(5, "eagle", drafter("eagle"))
+        ]
+        done = run(checkpoints.engine_of(target, drafter("eagle"), "eagle"), asked)
+        texts.append([ids(done[one.id]) for one in asked])
+        accepted.append([done[one.id].stats for one in asked])
+    assert texts[0] == texts[1] == texts[2] == texts[3]
+    drafted = [sum(one.drafted for one in stats) for stats in accepted]
+    assert drafted[0] == drafted[1] > drafted[2] > drafted[3]
+    assert all(one.accepted_by_position[1:] == [] or not sum(one.accepted_by_position[1:]) for one in accepted[3])
+
+
+def test_what_paths_and_static_trees_cannot_be() -> None:
+    for name, params, says in (
+        ("sampled-paths", {"paths": 1}, "paths is 1, at least 2"),
+        ("sampled-paths", {"trunk": 4}, "trunk is 4; paths part before the last of 4 tokens"),
+        ("sampled-paths", {"verifier": "coupled"}, "all be the same"),
+        ("sampled-paths", {"verifier": "best-path", "trunk": 1}, "independent paths"),
+        ("sampled-paths", {"by": "lookup"}, "by is 'lookup'"),
+        ("sampled-paths", {"paths": 1000, "width": 9}, "rows a forward"),
+        ("static-tree", {"by": "eagle"}, "says its places|say all places"),
+        ("static-tree", {"nodes": "0.0"}, "continues"),
+        ("opt-tree", {"gain": -1.0}, "gain is -1"),
+    ):
+        with pytest.raises(SettingError, match=says):
+            build(name, params, None)

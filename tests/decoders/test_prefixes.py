@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 
-from drawloom.decoders.drafting import Grown
-from drawloom.decoders.prefixes import all_prefixes, best_of, first_level, next_level, rows_of
+from drawloom.decoders.drafting import Drafted, Drafting, Grown
+from drawloom.decoders.prefixes import all_prefixes, best_of, choices_of, first_level, gain_of, next_level, rows_of, static_tree
 from drawloom.decoders.step import lines_of
 from drawloom.decoders.trees import Tree
+from drawloom.errors import SettingError
 
 LINES = lines_of([[5, 6], [7]], [20, 20], [[0], [0]], 4)
 
@@ -97,3 +98,44 @@ def test_a_grown_tree_is_that_of_a_beam_search(seed: int) -> None:
 def test_what_was_not_drafted_is_not_in_the_tree() -> None:
     empty = Grown.empty(2, 3, 2, LINES.length.device)
     assert not best_of(LINES, empty, 6).valid[:, 1:].any()
+
+
+def test_the_known_answer_of_medusa() -> None:
+    """KA-6: choices (0), (0, 0), (1), (0, 1) are rows with positions 0, 1, 1, 2, 2, and their tokens the ranks' own."""
+    choices = choices_of("0 0.0 1 0.1")
+    drafter = static_tree(Drafting("x", 2, 0.0, True, False, "heads", 2), choices)
+    top = torch.tensor([[[10, 11], [20, 21]], [[12, 13], [22, 23]]])
+    drafted = Drafted(top[..., 0], torch.tensor([2, 1]), None, top, torch.zeros_like(top, dtype=torch.float32))
+    tree = drafter.propose(LINES, drafter.receive(drafter.begin(LINES), drafted))
+    assert tree.depth[0].tolist() == [0, 1, 1, 2, 2]
+    assert tree.parent[0].tolist() == [0, 0, 0, 1, 1]
+    assert tree.tokens.tolist() == [[6, 10, 11, 20, 21], [7, 12, 13, 22, 23]]
+    assert tree.valid.tolist() == [[True] * 5, [True, True, True, False, False]]  # the second text's draft has one place
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "name at least one node"),
+        ("0 0", "each once"),
+        ("0 1.0", "'1.0' but not '1'"),
+        ("0 a", "'a'"),
+        ("0 -1", "'-1'"),
+        ("0 0.", r"'0\.'"),
+        ("999", "below 256"),
+        (" ".join(".".join("0" * depth) for depth in range(1, 70)), "at most 64 ranks"),
+    ],
+)
+def test_a_static_tree_that_is_none_is_refused(text: str, says: str) -> None:
+    with pytest.raises(SettingError, match=says):
+        choices_of(text)
+
+
+def test_what_a_level_adds() -> None:
+    """The best two of .5, .3 promise .8 tokens; with .45 and .2 below the first they promise .95; with candidates that are out, no more."""
+    before = first_level(torch.tensor([[1, 2]]), torch.tensor([[0.5, 0.3]]).log())
+    behind = torch.tensor([[[0.9, 0.05], [0.66, 0.1]]]).log()
+    after = next_level(before, torch.tensor([[[3, 4], [5, 6]]]), behind)
+    assert gain_of(before, after, 2).item() == pytest.approx(0.15)
+    assert gain_of(before, after, 4).item() == pytest.approx(0.45 + 0.198)
+    assert gain_of(before, next_level(before, torch.tensor([[[3, 4], [5, 6]]]), behind - torch.inf), 4).item() == 0.0
