@@ -138,7 +138,7 @@ def test_lossy_verifiers_take_their_numbers() -> None:
         shares.append(sum(one.accepted for one in stats) / sum(one.drafted for one in stats))
     assert shares[0] > 0.85  # what is drafted beyond the limit is not accepted
     assert shares[1] == shares[2] < 0.8
-    assert shares[3] < 0.2
+    assert shares[3] < 0.3
 
 
 @pytest.mark.parametrize(
