@@ -52,7 +52,10 @@ def decode(
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="tasks")] = 200,
     batch: Annotated[int, typer.Option(min=1, help="sequences at once")] = 16,
-    only: Annotated[str, typer.Option(help="methods by comma, such as `tiny-mbd multi-block`, or models; empty: all of the zoo")] = "",
+    only: Annotated[
+        str,
+        typer.Option(help="methods by comma, such as `tiny-mbd multi-block`, models, `verifiers` or `retrieval`; empty: all of the zoo"),
+    ] = "",
     zoo: Annotated[Path | None, typer.Option(help="folder that `drawloom train zoo` filled")] = None,
     thresholds: Annotated[str, typer.Option(help="values of the swept parameter by comma; empty: 0.5,0.7,0.9,0.99")] = "",
     threads: Annotated[int, typer.Option(min=0, help="0: torch's own count")] = 0,

@@ -40,6 +40,8 @@ class Curve:
     sweep: str = ""
     values: tuple[float, ...] = ()
     note: str = ""  # tells two of one recipe apart
+    group: str = "zoo"  # what is measured when nobody asks for more
+    temperature: float = 0.0  # every task has a seed of its own
 
     def below(self, zoo: Path | None) -> "Curve":
         """The same with models of that folder."""
@@ -87,6 +89,23 @@ ZOO_CURVES = (
 )
 
 
+VERIFIERS = ("rejection", "block", "kseq", "best-path")
+PATHS = tuple({"draft": "tiny-draft", "width": 4, "paths": paths} for paths in (2, 3))
+MORE_CURVES = (
+    # The same drafts under other tests; warm, for at temperature 0 all accept the same.
+    *(
+        Curve("tiny-ar", "draft-model", {"draft": "tiny-draft", "width": 4, "verifier": one}, "", (), one, "verifiers", 1.0)
+        for one in VERIFIERS[:2]
+    ),
+    *(
+        Curve("tiny-ar", "sampled-paths", {**shape, "verifier": one}, "", (), f"{shape['paths']} {one}", "verifiers", 1.0)
+        for shape in PATHS
+        for one in VERIFIERS
+    ),
+    *(Curve("embedded", recipe, {}, "", (), "", "retrieval") for recipe in ("ar", "lookup", "suffix", "recycling", "jacobi", "lookahead")),
+)
+
+
 @dataclass(frozen=True)
 class Task:
     task: str
@@ -96,10 +115,12 @@ class Task:
 
 def chosen(only: Sequence[str], values: tuple[float, ...]) -> list[Curve]:
     """The zoo's curves, those of certain models or methods, with other thresholds when given. Raises SettingError for a stranger."""
-    known = list(dict.fromkeys(name for curve in ZOO_CURVES for name in (curve.name, curve.model)))
+    every = ZOO_CURVES + MORE_CURVES
+    known = list(dict.fromkeys(name for curve in every for name in (curve.name, curve.model, curve.group)))
     if strange := [name for name in only if name not in known]:
-        raise SettingError(f"{strange[0]!r} is no method or model of the zoo; {nearest(strange[0], known)}")
-    found = [curve for curve in ZOO_CURVES if not only or curve.name in only or curve.model in only]
+        raise SettingError(f"{strange[0]!r} is no method, model or group of them; {nearest(strange[0], known)}")
+    found = [curve for curve in every if (curve.model in only and curve.group == "zoo") or {curve.name, curve.group} & {*only}]
+    found = found or list(ZOO_CURVES)
     return [replace(curve, values=values) if values and curve.sweep == "threshold" else curve for curve in found]
 
 
@@ -124,7 +145,8 @@ def run_decode(curves: Sequence[Curve], tasks: Sequence[Task], batch: int, zoo: 
             engines = {key: engine_and_text(name, batch, own)}  # one model in memory at a time, with what drafts for it
         for params, told in zip(own.points(), curve.points(), strict=True):
             record = {"curve": curve.name, "model": curve.model, "recipe": curve.recipe, "params": told}
-            record |= measure(*engines[key], tasks, curve.recipe, params) | where
+            record["temperature"] = curve.temperature
+            record |= measure(*engines[key], tasks, curve.recipe, params, curve.temperature) | where
             found.setdefault(curve.name, []).append(record)
             yield record
     best = max(record["accuracy"] for records in found.values() for record in records)
@@ -132,12 +154,14 @@ def run_decode(curves: Sequence[Curve], tasks: Sequence[Task], batch: int, zoo: 
         yield {"aup_of": name, **_aup(records, best)}
 
 
-def measure(engine: Engine, text: Any, tasks: Sequence[Task], recipe: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """One point: all tasks through the engine, greedy, graded."""
+def measure(
+    engine: Engine, text: Any, tasks: Sequence[Task], recipe: str, params: Mapping[str, Any], temperature: float = 0.0
+) -> dict[str, Any]:
+    """One point: all tasks through the engine, graded."""
     prompts = [text.encode(task.prompt) for task in tasks]
-    _answers(engine, prompts[:2], recipe, params)  # warms up
+    _answers(engine, prompts[:2], recipe, params, temperature)  # warms up
     before, started = engine.stats(), time.perf_counter()
-    done = _answers(engine, prompts, recipe, params)
+    done = _answers(engine, prompts, recipe, params, temperature)
     seconds, after = time.perf_counter() - started, engine.stats()
     samples = [one.samples[0] for one in done]
     right = grade_all([(task.task, task.check, sample.text) for task, sample in zip(tasks, samples, strict=True)])
@@ -145,12 +169,18 @@ def measure(engine: Engine, text: Any, tasks: Sequence[Task], recipe: str, param
         kind: percent([one for one, task in zip(right, tasks, strict=True) if task.task == kind])
         for kind in dict.fromkeys(t.task for t in tasks)
     }
+    tpf_by_task = {
+        kind: sum(len(sample.token_ids) for sample, task in zip(samples, tasks, strict=True) if task.task == kind)
+        / sum(one.stats.forwards for one, task in zip(done, tasks, strict=True) if task.task == kind)
+        for kind in by_task
+    }
     tokens = sum(len(sample.token_ids) for sample in samples)
     forwards = sum(one.stats.forwards for one in done)
     return {
         "accuracy": percent(right),
         "accuracy_by_task": by_task,
         "tpf": tokens / forwards,
+        "tpf_by_task": tpf_by_task,
         "tokens": tokens,
         "forwards": forwards,
         "rows_per_forward": sum(one.stats.rows for one in done) / forwards,
@@ -195,10 +225,12 @@ def engine_and_text(name: str, batch: int, curve: Curve | None = None) -> tuple[
     return engine, build_text(settings)
 
 
-def _answers(engine: Engine, prompts: Sequence[Sequence[int]], recipe: str, params: Mapping[str, Any]) -> list[Completion]:
-    sampling = Sampling(max_tokens=MAX_TOKENS, temperature=0.0)
+def _answers(
+    engine: Engine, prompts: Sequence[Sequence[int]], recipe: str, params: Mapping[str, Any], temperature: float
+) -> list[Completion]:
+    sampling = Sampling(max_tokens=MAX_TOKENS, temperature=temperature)
     for index, prompt in enumerate(prompts):
-        engine.add(Request(str(index), prompt, sampling, decoder=recipe, decoder_params=params))
+        engine.add(Request(str(index), prompt, sampling, seed=index, decoder=recipe, decoder_params=params))
     done: dict[str, Completion] = {}
     while engine.num_unfinished:
         done |= {one.id: one for one in engine.step()}

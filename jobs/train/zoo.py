@@ -86,7 +86,7 @@ def zoo(output: Path, threads: int = 0) -> None:
     own = own_answers(output, paths["even"])
     step(jacobi.train, JacobiSettings, "tiny-jf", "tiny-ar", own, steps=130, rows=12, lora_rank=RANK)
     step(medusa.train, MedusaSettings, "tiny-medusa", "tiny-ar", own, steps=400, rows=16, learning_rate=1e-3)
-    step(dflash.train, DFlashSettings, "tiny-dflash", "tiny-ar", own, steps=600, rows=16, block=BLOCK)
+    step(dflash.train, DFlashSettings, "tiny-dflash", "tiny-ar", own, steps=1200, rows=16, block=BLOCK)
     step(eagle.train, EagleSettings, "tiny-eagle3", "tiny-ar", own, steps=400, rows=12, learning_rate=1.5e-3)
     if not (output / "fresh-draft/config.json").exists():
         small = {"layers": 2, "hidden": 128, "inner": 320, "tokenizer": str(output / "fresh")}

@@ -9,7 +9,7 @@ from rig import engine, prompts, request, run
 from drawloom.decoders.recipes import RECIPES
 from drawloom.errors import SettingError
 from drawloom.jobs.bench.aup import aup
-from drawloom.jobs.bench.decode import Curve, chosen, held_out, lines, numbers, read_tasks, run_decode
+from drawloom.jobs.bench.decode import Curve, chosen, engine_and_text, held_out, lines, measure, numbers, read_tasks, run_decode
 from drawloom.jobs.report.decode import read_records, report_decode
 from drawloom.jobs.report.decode_map import facts, report_map
 from drawloom.jobs.report.row import trace_row
@@ -62,6 +62,24 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="did you mean 'tiny-mbd'"):
         chosen(["tiny-mdb"], ())
     assert {curve.values for curve in chosen(["tiny-bd"], (0.2,))} == {(0.2,)}
+
+
+def test_groups_are_measured_when_they_are_asked_for() -> None:
+    """Verifiers at a temperature, where they differ; the rest greedy, and only what is in the zoo when nothing is named."""
+    assert {curve.group for curve in chosen([], ())} == {"zoo"}
+    assert {curve.group for curve in chosen(["tiny-ar"], ())} == {"zoo"}
+    tested = chosen(["verifiers"], ())
+    assert {curve.temperature for curve in tested} == {1.0}
+    assert len({curve.name for curve in tested}) == len(tested) == 10
+    assert [curve.name for curve in chosen(["tiny-ar sampled-paths 2 block"], ())] == ["tiny-ar sampled-paths 2 block"]
+    assert {curve.model for curve in chosen(["retrieval"], ())} == {"embedded"}
+
+
+def test_tokens_per_forward_of_each_task() -> None:
+    tasks = held_out(9, 3)
+    record = measure(*engine_and_text("tiny-ar", 4), tasks, "ar", {}, 1.0)
+    assert record["tpf_by_task"].keys() == record["accuracy_by_task"].keys() == {task.task for task in tasks}
+    assert all(0.5 < value <= 1.0 for value in record["tpf_by_task"].values())
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
