@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ class DraftRows:
     def __init__(self, texts: Sequence[Text], lines: Lines, page_tokens: int, device: torch.device) -> None:
         self.texts, self.lines, self.page_tokens, self.device = texts, lines, page_tokens, device
 
-    @property
+    @cached_property
     def last(self) -> Tensor:
         return self.lines.history.gather(1, (self.lines.length - 1)[:, None])[:, 0]
 

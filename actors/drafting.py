@@ -49,15 +49,17 @@ class DraftModels:
         if on_features:  # nor is a draft possible before the target has read all but the last token: in a text's first step
             most = [room if 0 < one.filled == len(one.tokens) - 1 else 0 for room, one in zip(most, group.sequences, strict=True)]
         lines = [line for line, room in enumerate(most) if room > 0]
+        forbidden = None if isinstance(model, FeatureDrafter) else model.info.mask_token_id
+        if len(lines) == len(most):
+            who = Who(group.sequences, group.lines, group.dice, asked, group.needs, forbidden)
+            group.receive(_up_to(self._by(model, who), torch.tensor(most, device=self.device)))
+            return
         whole = nothing(len(most), asked, self.target.info.vocab_size, self.device)
         if lines:
             index = torch.tensor(lines, device=self.device)
-            forbidden = None if isinstance(model, FeatureDrafter) else model.info.mask_token_id
             texts = [group.sequences[line] for line in lines]
             who = Who(texts, take(group.lines, index), take(group.dice, index), asked, group.needs, forbidden)
-            own = self._by(model, who)
-            own = replace(own, num=torch.minimum(own.num, torch.tensor(most, device=self.device)[index]))
-            put(whole, index, own)
+            put(whole, index, _up_to(self._by(model, who), torch.tensor(most, device=self.device)[index]))
         group.receive(whole)
 
     def _by(self, model: Model | FeatureDrafter, who: Who) -> Drafted:
@@ -130,3 +132,8 @@ class DraftModels:
 
     def _rows(self, who: Who) -> DraftRows:
         return DraftRows(who.texts, who.lines, self.page_tokens, self.device)
+
+
+def _up_to(drafted: Drafted, most: Tensor) -> Drafted:
+    """A draft with at most most [S] levels."""
+    return replace(drafted, num=torch.minimum(drafted.num, most))
