@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drawloom.actors.pack import Part, pack
+from drawloom.actors.pack import Part, pack, table_of
 from drawloom.actors.sequence import Sequence as Text
 from drawloom.decoders.step import Lines, Step
 from drawloom.models.ragged import Ragged
@@ -32,11 +32,31 @@ class DraftRows:
         return self._sent([self._slots(one, np.array([one.filled - 1])) for one in self.texts])
 
     def block(self, rows: int, mask_token: int) -> Ragged:
-        place = torch.arange(rows, device=self.device).expand(len(self.texts), -1)
-        here = torch.ones_like(place, dtype=torch.bool)
-        tokens = torch.where(place == 0, self.last[:, None], mask_token)
-        step = Step(tokens, self.lines.length[:, None] - 1 + place, torch.full_like(place, rows), here, here)
-        return self.ragged([one.filled for one in self.texts], step)
+        """Of texts that the target has read but for the last token; everything but that token is known on the host."""
+        tokens = torch.full((len(self.texts), rows), mask_token, dtype=torch.int64, device=self.device)
+        tokens[:, 0] = self.last
+        filled = [one.filled for one in self.texts]
+        place = np.array(filled)[:, None] + np.arange(rows)
+        pages = table_of([one.pages for one in self.texts])
+        slots = (
+            pages[np.arange(len(place))[:, None], place // self.page_tokens].astype(np.int64) * self.page_tokens + place % self.page_tokens
+        )
+        starts = np.arange(0, place.size + 1, rows)
+        return Ragged(
+            tokens=tokens.flatten(),
+            positions=self._sent([place.flatten()]),
+            see=torch.full((place.size,), rows, dtype=torch.int32, device=self.device),
+            ancestors=None,
+            row_starts=self._sent([starts.astype(np.int32)]),
+            prefix_lens=self._sent([np.array(filled, dtype=np.int32)]),
+            pages=torch.from_numpy(pages).to(self.device),
+            slots=self._sent([slots.flatten()]),
+            logit_rows=torch.arange(place.size, device=self.device),
+            row_starts_host=starts.tolist(),
+            prefix_lens_host=filled,
+            page_tokens=self.page_tokens,
+            scratch={},
+        )
 
     def told(self, masks: int, mask_token: int) -> Ragged:
         known = [min(one.draft_filled, one.filled - 1) for one in self.texts]

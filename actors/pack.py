@@ -133,7 +133,7 @@ def _ragged(parts: Listlike[Part], rows: list[_Rows], starts: np.ndarray, page_t
     tokens, positions, see = (torch.cat([getattr(one, name) for one in rows])[order] for name in ("tokens", "positions", "see"))
     lengths = [length for part in parts for length in part.filled]
     widest = int((np.array(lengths) + np.diff(starts)).max())
-    table = _table([pages for part in parts for pages in part.pages], -(-widest // page_tokens))
+    table = table_of([pages for part in parts for pages in part.pages], -(-widest // page_tokens))
     prefix = torch.tensor(lengths, dtype=torch.int32, device=device)
     pages = torch.from_numpy(table).to(device)
     row_starts = torch.from_numpy(starts.astype(np.int32)).to(device)
@@ -169,7 +169,7 @@ def _weights(rows: list[_Rows], order: Tensor) -> Tensor | None:
     return torch.cat(parts)[order]
 
 
-def _table(pages: Listlike[Listlike[int]], least: int = 0) -> np.ndarray:
+def table_of(pages: Listlike[Listlike[int]], least: int = 0) -> np.ndarray:
     table = np.zeros((len(pages), max(least, *map(len, pages))), dtype=np.int32)
     for line, own in zip(table, pages, strict=True):
         line[: len(own)] = own
@@ -188,7 +188,7 @@ def _ancestors(bits: list[tuple[Tensor, Tensor]], starts: np.ndarray, device: to
 def row_slots(part: Part, step: Step, page_tokens: int) -> Tensor:
     """Slot [S, K] of row (line, k); for an invalid row some slot of the same sequence."""
     device = step.tokens.device
-    table = torch.from_numpy(_table(part.pages)).to(device).long()
+    table = torch.from_numpy(table_of(part.pages)).to(device).long()
     before = torch.tensor([done + len(fill) for done, fill in zip(part.filled, part.fill, strict=True)], device=device)
     index = before[:, None] + torch.arange(step.tokens.shape[1], device=device)
     return table.gather(1, (index // page_tokens).clamp(max=table.shape[1] - 1)) * page_tokens + index % page_tokens

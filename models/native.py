@@ -21,7 +21,7 @@ class NativeForward:
 
     def __init__(self, network: PreTrainedModel) -> None:
         inner: Any = network.model
-        self._angles: nn.Module = inner.rotary_emb
+        self._angles = Angles(inner.rotary_emb)
         self._layers = [_layer(layer) for layer in inner.layers]
         self._norm_out = inner.norm.weight.detach()
         self._eps = inner.norm.variance_epsilon
@@ -41,8 +41,7 @@ class NativeForward:
     def forward(self, hidden: Tensor, rows: Rows, slots: Tensor, logit_rows: Tensor, tapped: Callable[[int, Tensor], None]) -> Tensor:
         """Embeddings [R, C], which are overwritten -> logits [L, V] float32 of logit_rows; `tapped` gets each tap and its output."""
         assert self._stacks, "pages are not allocated"
-        cosines, sines = self._angles(hidden[None], rows.positions[None])
-        angles, last, end = (cosines[0].contiguous(), sines[0].contiguous()), len(self._layers), 0
+        angles, last, end = self._angles.at(rows.positions), len(self._layers), 0
         for stack in self._stacks:
             end += len(stack.layers)
             hidden = run_layers(hidden, stack, rows, slots, angles)
@@ -64,6 +63,22 @@ class NativeForward:
         """All packed weights."""
         head = [] if self._head is None else [self._head]
         return [*head, *(matrix for layer in self._layers for matrix in (layer.qkv, layer.out, layer.gate, layer.up, layer.down))]
+
+
+class Angles:
+    """Rotary cosines and sines of a network's own module, for all positions up to the last one that was asked for."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._cosines = self._sines = torch.empty(0, 0)
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Both [R, D] float32 of positions [R], on the CPU."""
+        if (most := int(positions.max()) + 1) > len(self._cosines):
+            every = torch.arange(max(most, 2 * len(self._cosines), 256))
+            cosines, sines = self._module(torch.empty(1, 1), every[None])
+            self._cosines, self._sines = cosines[0].contiguous(), sines[0].contiguous()
+        return self._cosines[positions], self._sines[positions]
 
 
 class PackedLinear(nn.Module):

@@ -18,6 +18,7 @@ from drawloom.models.drafters.corrections import Confidence, Gru, Hidden, Markov
 from drawloom.models.drafters.fusion import FUSIONS
 from drawloom.models.drafters.linear import exact
 from drawloom.models.drafters.vocabulary import spread
+from drawloom.models.native import Angles
 from drawloom.models.ragged import ModelInfo
 from drawloom.models.transformer import TransformersModel
 
@@ -104,7 +105,9 @@ class BlockDrafter(ParallelDrafter):
             network.correction.pack()
         if options.said:
             network.lm_head = exact(network.lm_head)
-        self._angles = network.body.rotary_emb
+        self._angles: Any = network.body.rotary_emb
+        if network.fusion.hidden_norm.weight.device.type == "cpu":
+            self._angles = Angles(network.body.rotary_emb)
         sides = [(*sides_of(layer.self_attn), layer.self_attn.k_norm) for layer in map(_any, network.body.layers)]
         self._sides: list[tuple[Any, Any, Any]] = [(exact(key), exact(value), norm) for key, value, norm in sides]  # before the body packs
         self._body = TransformersModel(_headless(network, target), _info(name, config))
@@ -158,10 +161,19 @@ class BlockDrafter(ParallelDrafter):
     def _read(self, features: Tensor, positions: Tensor, slots: Tensor) -> None:
         """Keep keys and values of tokens that the target has read: features [N, T * C], positions [N], slots [N]."""
         contexts = self._network.fusion(features)
-        cosines, sines = (one[0][:, None] for one in self._angles(contexts[0][None], positions[None]))
+        cosines, sines = (one[:, None] for one in self._turns(contexts[0], positions))
         for (key, value, norm), context, (keys, values) in zip(self._sides, contexts, self._body.caches, strict=True):
-            own = norm(key(context).unflatten(-1, (-1, self._head_dim)))
+            own = nn.functional.rms_norm(
+                key(context).unflatten(-1, (-1, self._head_dim)), (self._head_dim,), norm.weight, norm.variance_epsilon
+            )
             write_rows(turn(own, cosines, sines), value(context).unflatten(-1, (-1, self._head_dim)), keys, values, slots)
+
+    def _turns(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines [N, D] of positions [N]."""
+        if isinstance(self._angles, Angles):
+            return self._angles.at(positions)
+        cosines, sines = self._angles(like[None], positions[None])
+        return cosines[0], sines[0]
 
 
 def sides_of(attention: Any) -> tuple[Any, Any]:
