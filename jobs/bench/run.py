@@ -24,6 +24,7 @@ from drawloom.jobs.bench.report import line_of, table_of
 from drawloom.jobs.bench.systems import Continuous, Drawloom, Generate, System
 from drawloom.jobs.bench.workload import Workload, read_sources, workloads
 from drawloom.models.checkpoint import Checkpoint, locate
+from drawloom.models.drafters.kinds import DECODERS, kind_of
 from drawloom.models.load import info_of, load_model, load_network
 from drawloom.models.settings import ModelSettings
 from drawloom.models.tokenizer import TokenizerText, text_of
@@ -86,13 +87,15 @@ class _Bench:
         eos = text.eos_token_ids
         drafts, self.assisted, self.ours_assisted = {}, [], []
         if assistant:
-            asked = Drafting(assistant, 1, 0.0, coupled=True, laws=False)
-            drafts = {assistant: load_draft(asked, settings, self.model)}
-            smaller = load_network(locate(settings.model_copy(update={"name": assistant})), torch.float32, "cpu")
-            self.assisted = [Generate(network, eos, assistant=smaller)]
+            other = locate(settings.model_copy(update={"name": assistant}))
+            kind = kind_of(other.config()) or "network"
+            drafts = {assistant: load_draft(Drafting(assistant, 1, 0.0, coupled=True, laws=False, kind=kind), settings, self.model)}
+            if kind == "network":  # transformers has no drafters on hidden states
+                self.assisted = [Generate(network, eos, assistant=load_network(other, torch.float32, "cpu"))]
         engine = Engine(self.model, text, EngineSettings(share_prefix=False, kv_gib=1.0), drafts=drafts)
         if assistant:
-            self.ours_assisted = [Drawloom(engine, "draft-model", params={"draft": assistant})]
+            params: dict[str, float | int | str] = {"draft": assistant} | ({} if kind == "network" else {"nodes": 0})
+            self.ours_assisted = [Drawloom(engine, DECODERS[kind], params=params)]
         self.generate, self.lookup = Generate(network, eos), Generate(network, eos, lookup=LOOKUP_TOKENS)
         self.continuous = Continuous(network, eos)
         self.ours, self.ours_lookup = Drawloom(engine, "ar"), Drawloom(engine, "lookup")

@@ -22,6 +22,7 @@ from drawloom.jobs.bench.report import line_of, table_of
 from drawloom.jobs.bench.run import Plan, run_peers
 from drawloom.jobs.bench.systems import Run
 from drawloom.jobs.bench.workload import Prompt, Source, Workload, workloads
+from drawloom.jobs.train.tasks import rows as tasks
 
 SENTENCE = "the warp and weft of a loom hold threads in line while shuttles cross from left to right and back again until cloth is made"
 WORDS = SENTENCE.split()
@@ -89,6 +90,17 @@ def test_a_smaller_model_drafts_in_both(checkpoint: Path, tmp_path: Path, capsys
     assert [line["system"] for line in lines if line["workload"] == "padded-8"][-1] == "drawloom draft-model"
     ours = next(line for line in lines if line["system"] == "drawloom draft-model")
     assert ours["acceptance"] == 1.0  # it drafts for itself
+    assert ours["tokens_per_forward"] > 1.5
+
+
+def test_a_drafter_on_hidden_states_drafts_in_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"task": "arithmetic", "prompt": task.prompt, "answer": "", "check": ""} for task in tasks("held-out", 1, 2, ("arithmetic",))]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tasks.parquet")
+    plan = Plan(tmp_path / "tasks.parquet", "tiny-ar", (), ("single",), 1, 8, 1, assistant="tiny-dflash")
+    assert run_peers(plan, Console(quiet=True, stderr=True))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert "transformers assisted" not in [line["system"] for line in lines]
+    ours = next(line for line in lines if line["system"] == "drawloom dflash")
     assert ours["tokens_per_forward"] > 1.5
 
 
