@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,10 +18,13 @@ class DraftRows:
 
     def __init__(self, texts: Sequence[Text], lines: Lines, page_tokens: int, device: torch.device) -> None:
         self.texts, self.lines, self.page_tokens, self.device = texts, lines, page_tokens, device
+        self._last: Tensor | None = None
 
-    @cached_property
+    @property
     def last(self) -> Tensor:
-        return self.lines.history.gather(1, (self.lines.length - 1)[:, None])[:, 0]
+        if self._last is None:
+            self._last = self.lines.history.gather(1, (self.lines.length - 1)[:, None])[:, 0]
+        return self._last
 
     def unread(self) -> tuple[Tensor, Tensor]:
         places = [np.arange(min(one.draft_filled, one.filled), one.filled) for one in self.texts]

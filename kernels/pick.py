@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from drawloom.kernels import native
+from drawloom.kernels import native, on_gpu
 from drawloom.kernels.choose import choose
 from drawloom.kernels.noise import gumbel
 
@@ -109,7 +109,7 @@ def _integers(draw: Draw) -> tuple[int | None, ...]:
     return tuple(native.address(one, torch.int64) for one in (draw.seed, draw.sample, draw.position))
 
 
-PATHS = {"native": pick_native, "torch": pick_reference}
+PATHS = {"native": pick_native, "triton": on_gpu.pick, "torch": pick_reference}
 
 
 def pick(
@@ -135,7 +135,8 @@ def pick(
         choice = narrow(choice / torch.where(warm, draw.temperature, 1.0)[:, None], draw)
         draw = replace(draw, temperature=warm.float())
     off_cpu = "the logits are on a GPU" if logits.is_cuda else native.why_not()
-    token, logprob = choose("pick", impl, PATHS, {"native": off_cpu})[1](logits, choice, draw)
+    refused = {"native": off_cpu, "triton": on_gpu.why_not(logits.device.type)}
+    token, logprob = choose("pick", impl, PATHS, refused)[1](logits, choice, draw)
     if not want_shape:
         return Picked(token, logprob, choice, draw)
     logp = logits.log_softmax(-1)

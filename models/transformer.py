@@ -9,6 +9,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from drawloom.errors import SettingError
+from drawloom.kernels import on_gpu
 from drawloom.kernels.attention import Attend, Rows, Scoring, attend_padded, attend_reference
 from drawloom.kernels.attention_native import attend_native, why_not_shape
 from drawloom.kernels.choose import choose
@@ -39,7 +40,13 @@ class Pages:
         return self.rows
 
 
-LAYOUTS: dict[str, Attend | None] = {"native": None, "paged": attend_native, "padded": attend_padded, "reference": attend_reference}
+LAYOUTS: dict[str, Attend | None] = {
+    "native": None,
+    "paged": attend_native,
+    "triton": on_gpu.attend,
+    "padded": attend_padded,
+    "reference": attend_reference,
+}
 
 
 class TransformersModel:
@@ -48,6 +55,7 @@ class TransformersModel:
     `layout` says how it runs (docs/performance.md has their speeds), best first:
       native     the layers in one call of a CPU kernel, weights packed without loss; for the families that kernel knows
       paged      the network's own classes, linear modules packed without loss, attention by a CPU kernel straight from the pages
+      triton     the network's own classes, attention by a GPU kernel straight from the pages
       padded     the network's own classes, attention by torch over gathered keys
       reference  the network's own classes, attention one sequence at a time, in plain torch
     """
@@ -60,6 +68,7 @@ class TransformersModel:
         self._shapes = [(key_heads(layer), layer.head_dim) for layer in self._layers]
         self._dtype, self._device = network.dtype, network.device
         self._refused = {"native": native.why_not(network), "paged": why_not_paged(network, self._shapes)}
+        self._refused["triton"] = on_gpu.why_not(network.device.type)
         self.layout, attend = choose("layout", layout, LAYOUTS, self._refused)
         self._pages = Pages(attend or attend_native)
         for layer in self._layers:

@@ -94,7 +94,9 @@ class _Bench:
                 self.assisted = [Generate(network, eos, assistant=load_network(other, torch.float32, "cpu"))]
         engine = Engine(self.model, text, EngineSettings(share_prefix=False, kv_gib=1.0), drafts=drafts)
         if assistant:
-            params: dict[str, float | int | str] = {"draft": assistant} | ({} if kind == "network" else {"nodes": 0})
+            params: dict[str, float | int | str] = {"draft": assistant}
+            if kind != "network":
+                params["nodes"] = 0
             self.ours_assisted = [Drawloom(engine, DECODERS[kind], params=params)]
         self.generate, self.lookup = Generate(network, eos), Generate(network, eos, lookup=LOOKUP_TOKENS)
         self.continuous = Continuous(network, eos)

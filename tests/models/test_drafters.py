@@ -52,7 +52,7 @@ def outputs(network: Any, text: list[int]) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("layout", ["native", "paged", "padded", "reference"])
+@pytest.mark.parametrize("layout", ["native", "paged", "triton", "padded", "reference"])
 @pytest.mark.parametrize("taps", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
 @torch.inference_mode()
 def test_features_are_the_layers_outputs(layout: str, taps: tuple[int, ...], target: str, drive: Callable) -> None:
