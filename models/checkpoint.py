@@ -123,4 +123,13 @@ def _content_hash(path: Path) -> str:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
+    """{} when there is no such file. Raises SettingError when it holds anything but a JSON object."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise SettingError(f"{path} is not JSON: {error}; the files of this model are not complete") from None
+    if not isinstance(found, dict):
+        raise SettingError(f"{path} holds no JSON object; the files of this model are not complete")
+    return found

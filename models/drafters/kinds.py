@@ -34,6 +34,8 @@ def kind_of(config: Mapping[str, Any]) -> str | None:
 def format_of(config: Mapping[str, Any]) -> str | None:
     """Whose file it is: a key of KINDS, or None. Raises SettingError for a drafter that is not supported."""
     named, own = _named(config), config.get("dflash_config") or {}
+    if not isinstance(own, Mapping):
+        raise SettingError(f"dflash_config is {own!r}; an object with target_layer_ids and mask_token_id is needed")
     for field, format_ in (("medusa_num_heads", "medusa"), ("hydra_num_heads", "hydra")):
         if field in config:
             return format_

@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from drawloom.errors import SettingError
 from drawloom.models.checkpoint import Checkpoint
 from drawloom.models.drafters.contract import TRIAL, FeatureDrafter, Trial
@@ -41,11 +43,26 @@ def load_drafter(checkpoint: Checkpoint, target: TransformersModel) -> FeatureDr
         drafter = LOADERS[named](checkpoint.name, config, state, target)
     except KeyError as error:
         raise SettingError(f"drafter {checkpoint.name!r}: its config.json lacks {error}") from None
+    except (AttributeError, TypeError, ValueError, RuntimeError, ArithmeticError, StrictDataclassError) as error:
+        said = " ".join(str(error).split())
+        raise SettingError(f"drafter {checkpoint.name!r}: a value in its config.json makes no network: {said}") from None
+    if drafter.most < 1:
+        raise SettingError(f"drafter {checkpoint.name!r} says {drafter.most} tokens at most; a block of 2 or more is needed")
     target.tap(drafter.taps)
-    if (told := checkpoint.folder / TRIAL).is_file():
-        found = json.loads(told.read_text())
-        drafter.trial = Trial(tuple(found["prompts"]), float(found["accepted"]))
+    drafter.trial = _trial(checkpoint)
     return drafter
+
+
+def _trial(checkpoint: Checkpoint) -> Trial | None:
+    """What the drafter's files promise."""
+    if not (told := checkpoint.folder / TRIAL).is_file():
+        return None
+    try:
+        found = json.loads(told.read_text())
+        return Trial(tuple(map(str, found["prompts"])), float(found["accepted"]))
+    except (ValueError, TypeError, KeyError) as error:
+        said = f"{TRIAL} cannot be read ({error}); it holds prompts and accepted, or is left out"
+        raise SettingError(f"drafter {checkpoint.name!r}: {said}") from None
 
 
 def _all(_key: str) -> Any:

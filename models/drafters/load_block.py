@@ -41,6 +41,7 @@ def load_block(name: str, told: Mapping[str, Any], state: State, target: Transfo
         state = {key: value for key, value in state.items() if not key.startswith(("lm_head.", "t2d"))}
     state = renamed(state, NAMES, "body.")
     correction = _correction(name, own, state, config, said or config.vocab_size)
+    _as_told(name, told, own, state)
     looks_up = isinstance(correction, Markov) and bool(own.get("confidence_head_with_markov"))
     width = config.hidden_size + (correction.rank if looks_up and isinstance(correction, Markov) else 0)
     options = BlockOptions(
@@ -50,11 +51,14 @@ def load_block(name: str, told: Mapping[str, Any], state: State, target: Transfo
         confidence_reads_token=looks_up,
         said=said,
     )
+    mask_token = int(own["mask_token_id"])
+    if not 0 <= mask_token < config.vocab_size:
+        raise SettingError(f"drafter {name!r}: its mask_token_id {mask_token} is no token of {config.vocab_size}")
     confidence = Confidence(width) if "confidence.proj.weight" in state else None
     network = BlockNetwork(config, target.hidden_size, len(taps), options, correction, confidence)
     fill(network, name, state)
     place(network, target.network)
-    return BlockDrafter(network, target, name, taps, int(own["block_size"]), int(own["mask_token_id"]))
+    return BlockDrafter(network, target, name, taps, int(own["block_size"]), mask_token)
 
 
 def taps_of(name: str, own: Mapping[str, Any]) -> tuple[int, ...]:
@@ -77,6 +81,19 @@ def _fusion(told: Mapping[str, Any]) -> str:
     if named == "QwenDFlareDraftModel" or told.get("model_arch") == "dflare":
         return "mixed"
     return "joined and mixed" if named == "Qwen3DFlyModel" else "joined"
+
+
+def _as_told(name: str, told: Mapping[str, Any], own: Mapping[str, Any], state: State) -> None:
+    """Raise SettingError for a part that the config promises and the weights have not: without it the drafter would be another one."""
+    named, container = (told.get("architectures") or [""])[0], told.get("speculators_model_type") == "dspark"
+    promised = {
+        "correction.gru_state.weight": named == "DominoDraftModel" or own.get("projector_type") == "domino",
+        "correction.markov_w1.weight": bool(own.get("markov_rank", 256 if container else 0)),
+        "correction.down_proj.weight": named == "Qwen3DFlyModel" and bool(own.get("enable_hidden_correction", True)),
+        "confidence.proj.weight": bool(own.get("enable_confidence_head", container)),
+    }
+    if missing := [key for key, there in promised.items() if there and key not in state]:
+        raise SettingError(f"drafter {name!r}: 1 weights are missing, such as {missing}; it is not of the format its config says")
 
 
 def _anchored(told: Mapping[str, Any], own: Mapping[str, Any]) -> bool:

@@ -49,6 +49,8 @@ def load_eagle(name: str, told: Mapping[str, Any], state: State, target: Transfo
         depth=config.num_hidden_layers,
         parallel=parallel,
     )
+    if options.depth < 1:
+        raise SettingError(f"drafter {name!r} has num_hidden_layers {options.depth}; at least 1 is needed")
     if not options.own_embeddings:
         same("hidden_size", name, config.hidden_size, target.hidden_size)
     network = EagleNetwork(config, options, target.hidden_size, int(told.get("draft_vocab_size") or config.vocab_size))

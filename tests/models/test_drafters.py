@@ -362,3 +362,42 @@ def test_what_is_for_another_target_is_refused(
     save_file(checkpoints.state_of(kind, network), folder / "model.safetensors")
     with pytest.raises(SettingError, match=says):
         loaded(folder, running)
+
+
+DAMAGED: list[tuple[str, dict[str, Any], str]] = [
+    ("block", {"block_size": "abc"}, "makes no network: invalid literal"),
+    ("block", {"block_size": 1}, "says 0 tokens at most"),
+    ("block", {"block_size": -3}, "says -4 tokens at most"),
+    ("block", {"dflash_config": {"target_layer_ids": None, "mask_token_id": 1}}, "makes no network"),
+    ("block", {"dflash_config": {"target_layer_ids": [0, 1], "mask_token_id": 1000}}, "mask_token_id 1000 is no token of 96"),
+    ("block", {"dflash_config": {"target_layer_ids": [0, 1], "mask_token_id": -1}}, "mask_token_id -1"),
+    ("block", {"dflash_config": [1]}, "dflash_config is"),
+    ("block", {"hidden_size": "32"}, "makes no network"),
+    ("block", {"num_attention_heads": 0}, "makes no network"),
+    ("block", {"architectures": ["DominoDraftModel"]}, "missing, such as .*gru_state"),
+    ("block", {"architectures": ["Qwen3DFlyModel"]}, "missing"),
+    ("block", {"markov_rank": 8}, "missing, such as .*markov_w1"),
+    ("block", {"enable_confidence_head": True}, "missing, such as .*confidence"),
+    ("block", {"speculators_model_type": "dspark"}, "missing, such as .*markov_w1"),
+    ("eagle", {"draft_vocab_size": -1}, "makes no network"),
+    ("eagle", {"num_hidden_layers": 0}, "num_hidden_layers 0"),
+    ("eagle", {"eagle_config": "x"}, "makes no network"),
+    ("eagle", {"speculative_tokens": "many"}, "makes no network"),
+    ("heads", {"medusa_num_layers": "x"}, "makes no network"),
+]
+
+
+@pytest.mark.parametrize(("form", "change", "says"), DAMAGED, ids=[f"{form} {change}" for form, change, _ in DAMAGED])
+def test_a_config_that_makes_no_drafter_is_named(form: str, change: dict[str, Any], says: str, tmp_path: Path, running: Any) -> None:
+    network = checkpoints.network_of(form)
+    config, state = checkpoints.config_of(form, network), checkpoints.state_of(form, network)
+    with pytest.raises(SettingError, match=says):
+        loaded(checkpoints.written(form, tmp_path / "x", config | change, state), running)
+
+
+@pytest.mark.parametrize(("name", "text"), [("probe.json", "{"), ("probe.json", "{}"), ("config.json", "{"), ("config.json", "[]")])
+def test_files_that_are_no_json_are_named(name: str, text: str, tmp_path: Path, running: TransformersModel) -> None:
+    folder = checkpoints.written("block", tmp_path / "x")
+    (Path(folder) / name).write_text(text)
+    with pytest.raises(SettingError, match=name):
+        loaded(folder, running)
