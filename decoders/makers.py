@@ -30,7 +30,7 @@ from drawloom.settings import nearest
 SUB_CACHES = ("none", "sub")
 ESTIMATES = ("entropy", "margin")
 KINDS = {"draft-model": "network", "dflash": "block", "eagle": "eagle", "medusa": "heads"}
-MOST_ROWS, MOST_REMEMBERED = 1024, 1 << 16
+MOST_ROWS, MOST_REMEMBERED, MOST_CANDIDATES = 1024, 1 << 16, 1 << 16
 WHOLE = 1 << 20  # a block that no canvas fills: all positions are open at once
 
 
@@ -67,6 +67,7 @@ def score_named(name: str) -> Any:
 def drafted(drafter: Drafter, width: int, verifier: str, pace: float = 0.0) -> Decoder:
     """A chain of up to `width` drafted tokens; pace > 0: of as many as the text's own drafts were worth lately."""
     at_least(1, width=width)
+    _few_rows(width + 1)
     if not 0 <= pace <= 1:
         raise SettingError(f"pace is {pace}; the weight of the newest draft in an average from 0 (none is kept) to 1 is needed")
     found = verifier_named(verifier)
@@ -106,7 +107,13 @@ def on_features(kind: str, draft: str, width: int, nodes: int, ranks: int) -> Ca
 def likeliest(asked: Drafting, verifier: str) -> Decoder:
     """A tree of the `asked.most` likeliest prefixes."""
     at_least(1, width=asked.width, nodes=asked.most, ranks=asked.ranks)
-    if asked.gain < 0:
+    _few_rows(asked.most + 1)
+    grown = asked.ranks * (asked.ranks if asked.kind == "eagle" else 1) * asked.width
+    if grown > MOST_CANDIDATES:
+        raise SettingError(
+            f"width and ranks make {grown} candidates of a tree; at most {MOST_CANDIDATES} are possible: lower ranks or width"
+        )
+    if not asked.gain >= 0:
         raise SettingError(f"gain is {asked.gain}, at least 0 is needed (0: all levels are drafted)")
     if not 0 <= asked.confidence <= 1:
         raise SettingError(f"confidence is {asked.confidence}; a probability from 0 to 1 is needed")
@@ -132,6 +139,7 @@ def independent(draft: str, by: str, width: int, paths: int, trunk: int, verifie
     at_least(2, paths=paths)
     if not 0 <= trunk < width:
         raise SettingError(f"trunk is {trunk}; paths part before the last of {width} tokens (width), so 0 to {width - 1} are possible")
+    _few_rows(trunk + paths * (width - trunk) + 1)
     if verifier_named(verifier).coupled:
         raise SettingError(f"paths under {verifier!r} would all be the same, drawn with the target's noise; take another, such as 'block'")
     return tree(sampled_paths(Drafting(draft, width, 0.0, False, True, _kind(by), paths=paths, trunk=trunk)), 0, verifier)
@@ -170,11 +178,15 @@ def looking_ahead(window: int, ngram: int, guesses: int, pool: int, verifier: st
 
 def tree(drafter: TreeDrafter, remembered: int, verifier: str) -> TreeVerify:
     """A tree whose rows see one another through a table of rows x rows."""
-    if drafter.rows > MOST_ROWS:
-        raise SettingError(f"these parameters ask for {drafter.rows} rows a forward; at most {MOST_ROWS} are possible: draft less")
+    _few_rows(drafter.rows)
     if remembered > MOST_REMEMBERED:
         raise SettingError(f"these parameters remember {remembered} tokens a text; at most {MOST_REMEMBERED} are possible: lower pool")
     return TreeVerify(drafter, verifier_named(verifier))
+
+
+def _few_rows(rows: int) -> None:
+    if rows > MOST_ROWS:
+        raise SettingError(f"these parameters ask for {rows} rows a forward; at most {MOST_ROWS} are possible: draft less")
 
 
 def steps_of(steps: int, block: int) -> int:

@@ -109,7 +109,7 @@ class static_tree(best_first):
 def choices_of(text: str) -> list[tuple[int, ...]]:
     """A static tree as it is written, "0 1 0.0 0.1 0.0.0": its nodes. Raises SettingError when it is none."""
     told = text.split()
-    found = [tuple(map(int, node.split("."))) if re.fullmatch(r"\d{1,3}(\.\d{1,3})*", node) else () for node in told]
+    found = [tuple(map(int, node.split("."))) if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})*", node) else () for node in told]
     for node, written in zip(found, told, strict=True):
         if not node or len(node) > MOST_DEPTH or max(node) >= MOST_RANKS:
             raise SettingError(
@@ -118,7 +118,7 @@ def choices_of(text: str) -> list[tuple[int, ...]]:
         if len(node) > 1 and node[:-1] not in found:
             raise SettingError(f"nodes has {written!r} but not {'.'.join(map(str, node[:-1]))!r}, which it continues; name that, too")
     if not found or len(set(found)) < len(found):
-        raise SettingError(f"nodes is {text!r}; name at least one node, and each once")
+        raise SettingError(f"nodes is {text[:60]!r}; name at least one node, and each once")
     return found
 
 

@@ -265,6 +265,12 @@ def test_what_paths_and_static_trees_cannot_be() -> None:
         ("static-tree", {"by": "eagle"}, "says its places|say all places"),
         ("static-tree", {"nodes": "0.0"}, "continues"),
         ("opt-tree", {"gain": -1.0}, "gain is -1"),
+        ("opt-tree", {"gain": float("nan")}, "gain is nan"),
+        ("sampled-paths", {"paths": 10**6, "width": 10**6}, "1000000000001 rows a forward"),
+        ("opt-tree", {"ranks": 10**9}, "candidates of a tree"),
+        ("dflash", {"width": 10**8, "nodes": 5}, "candidates of a tree"),
+        ("medusa", {"nodes": 10**7}, "rows a forward"),
+        ("draft-model", {"width": 10**7}, "rows a forward"),
     ):
         with pytest.raises(SettingError, match=says):
             build(name, params, None)
