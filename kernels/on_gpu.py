@@ -9,10 +9,10 @@ from torch import Tensor
 from drawloom.kernels.attention import Rows, Scoring
 
 
-def why_not(device: str) -> str:
-    """Why Triton's kernels cannot run on a device of this type, or ""."""
+def why_not(device: str, *, asked: bool = False) -> str:
+    """Why Triton's kernels cannot run on a device of this type, or "". asked: by name, so that the interpreter would do."""
     triton: Any = sys.modules.get("triton")
-    interpreted = triton is not None and triton.knobs.runtime.interpret  # where kernels are tested without a GPU
+    interpreted = asked and triton is not None and triton.knobs.runtime.interpret
     if device != "cuda" and not interpreted:
         return f"Triton's kernels run on a GPU, not on {device}"
     return "" if find_spec("triton") else "triton is not installed; pip install 'drawloom[gpu]'"

@@ -135,7 +135,7 @@ def pick(
         choice = narrow(choice / torch.where(warm, draw.temperature, 1.0)[:, None], draw)
         draw = replace(draw, temperature=warm.float())
     off_cpu = "the logits are on a GPU" if logits.is_cuda else native.why_not()
-    refused = {"native": off_cpu, "triton": on_gpu.why_not(logits.device.type)}
+    refused = {"native": off_cpu, "triton": on_gpu.why_not(logits.device.type, asked=impl == "triton")}
     token, logprob = choose("pick", impl, PATHS, refused)[1](logits, choice, draw)
     if not want_shape:
         return Picked(token, logprob, choice, draw)

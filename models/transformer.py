@@ -68,7 +68,7 @@ class TransformersModel:
         self._shapes = [(key_heads(layer), layer.head_dim) for layer in self._layers]
         self._dtype, self._device = network.dtype, network.device
         self._refused = {"native": native.why_not(network), "paged": why_not_paged(network, self._shapes)}
-        self._refused["triton"] = on_gpu.why_not(network.device.type)
+        self._refused["triton"] = on_gpu.why_not(network.device.type, asked=layout == "triton")
         self.layout, attend = choose("layout", layout, LAYOUTS, self._refused)
         self._pages = Pages(attend or attend_native)
         for layer in self._layers:

@@ -11,7 +11,7 @@ from rig import engine, ids, request, run
 from drawloom.actors.engine import Engine
 from drawloom.actors.request import Request
 from drawloom.actors.settings import EngineSettings
-from drawloom.kernels import pick
+from drawloom.kernels import on_gpu, pick
 from drawloom.models.load import load_model
 from drawloom.models.ragged import ModelInfo
 from drawloom.models.settings import ModelSettings
@@ -31,6 +31,12 @@ def asked(block: int) -> list[Request]:
     ]
 
 
+def picks_by(own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pick by this implementation alone."""
+    monkeypatch.setattr(pick, "PATHS", {own: pick.PATHS[own]})
+    monkeypatch.setattr(on_gpu, "why_not", lambda _device, **_how: "")
+
+
 @pytest.mark.parametrize("block", [0, 4], ids=["autoregressive", "diffusion"])
 def test_texts_are_those_of_the_reference(block: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny.written(tmp_path / "x", block, sharp=0.5)
@@ -39,7 +45,7 @@ def test_texts_are_those_of_the_reference(block: int, tmp_path: Any, monkeypatch
     for layout, own in (("reference", "torch"), ("triton", "triton")):
         model = TransformersModel(tiny.plain(folder), info, layout)
         assert model.layout == layout
-        monkeypatch.setattr(pick, "PATHS", {own: pick.PATHS[own]})
+        picks_by(own, monkeypatch)
         done = run(Engine(model, tiny.Nothing(), EngineSettings(num_pages=60, page_tokens=4)), asked(block))
         found[layout] = {name: ids(one) for name, one in done.items()}
         monkeypatch.undo()
@@ -50,7 +56,7 @@ def test_texts_are_those_of_the_reference(block: int, tmp_path: Any, monkeypatch
 def test_the_hash_model_says_the_same_by_the_kernels_draws(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = []
     for own in ("torch", "triton"):
-        monkeypatch.setattr(pick, "PATHS", {own: pick.PATHS[own]})
+        picks_by(own, monkeypatch)
         some = [
             request(f"{name} {k}", [k, 3, seed], name, 10 * seed + k, {}, max_tokens=8, temperature=0.7 * k, top_p=0.9, min_p=0.01 * k)
             for name in ("ar", "recycling", "draft-model")

@@ -94,7 +94,7 @@ def test_a_smaller_model_drafts_in_both(checkpoint: Path, tmp_path: Path, capsys
 
 
 def test_a_drafter_on_hidden_states_drafts_in_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [{"task": "arithmetic", "prompt": task.prompt, "answer": "", "check": ""} for task in tasks("held-out", 1, 2, ("arithmetic",))]
+    rows = [{"task": "copy", "prompt": task.prompt, "answer": "", "check": ""} for task in tasks("held-out", 1, 16, ("copy",))]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "tasks.parquet")
     plan = Plan(tmp_path / "tasks.parquet", "tiny-ar", (), ("single",), 1, 8, 1, assistant="tiny-dflash")
     assert run_peers(plan, Console(quiet=True, stderr=True))
